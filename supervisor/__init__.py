@@ -1,0 +1,1 @@
+"""Processes: spawn, watch, replace, reload, stop. Knows nothing of jobs."""

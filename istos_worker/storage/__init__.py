@@ -1,0 +1,1 @@
+"""One module per medium behind one protocol (storage.protocol)."""

@@ -1,0 +1,244 @@
+"""One Zenoh session under asyncio: ask, answer, publish, watch who is alive. The only module that imports zenoh.
+
+Zenoh calls back in its own threads. Everything is handed to the event loop through a deque with one wake-up
+a batch, because a wake-up costs more than an append (docs/performance.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+import zenoh
+
+from istos_worker.errors import IstosError
+from istos_worker.wire.settings import ZenohSettings
+
+T = TypeVar("T")
+
+
+class Handle(Protocol):
+    """Something declared on the session; undeclare() is idempotent."""
+
+    def undeclare(self) -> None: ...
+
+
+class _Handover(Generic[T]):
+    """A deque from Zenoh's threads to the loop, with at most one wake-up pending."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, take: Callable[[list[T]], None]) -> None:
+        self._loop = loop
+        self._take = take
+        self._items: deque[T] = deque()
+        self._woken = False
+
+    def __call__(self, item: T) -> None:
+        self._items.append(item)
+        if not self._woken:
+            self._woken = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to care
+                self._loop.call_soon_threadsafe(self._run)
+
+    def _run(self) -> None:
+        # The flag falls before the items are taken, so an item that comes in between wakes us again.
+        self._woken = False
+        items: list[T] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                items.append(self._items.popleft())
+        if items:
+            self._take(items)
+
+
+class Incoming:
+    """A query that waits for our one reply."""
+
+    __slots__ = ("_query", "attachment", "key", "params", "payload")
+
+    def __init__(self, query: zenoh.Query) -> None:
+        self._query: zenoh.Query | None = query
+        self.key = str(query.key_expr)
+        self.params = str(query.parameters)
+        payload = query.payload
+        self.payload = b"" if payload is None else payload.to_bytes()
+        attachment = query.attachment
+        self.attachment = None if attachment is None else attachment.to_bytes()
+
+    @property
+    def answered(self) -> bool:
+        return self._query is None
+
+    def reply(self, payload: bytes) -> None:
+        """Answers once; a second call does nothing. A caller that is gone is not an error."""
+        query, self._query = self._query, None
+        if query is not None:
+            with contextlib.suppress(zenoh.ZError):
+                query.reply(self.key, payload)
+                query.drop()  # type: ignore[no-untyped-call]
+
+    def drop(self) -> None:
+        """Ends the query without a reply: the caller sees that nobody answered."""
+        query, self._query = self._query, None
+        if query is not None:
+            query.drop()  # type: ignore[no-untyped-call]
+
+
+class _Asked:
+    """The one reply to a query of ours, or the news that there will be none."""
+
+    __slots__ = ("future", "raw", "timed_out")
+
+    def __init__(self, future: asyncio.Future[bytes | None]) -> None:
+        self.future = future
+        self.raw: bytes | None = None
+        self.timed_out = False
+
+    def on_reply(self, reply: zenoh.Reply) -> None:
+        ok = reply.ok
+        if ok is None:
+            self.timed_out = True
+        elif self.raw is None:
+            self.raw = ok.payload.to_bytes()
+
+
+def _settle(asked: list[_Asked]) -> None:
+    for one in asked:
+        if one.future.done():
+            continue
+        if one.raw is None and one.timed_out:
+            one.future.set_exception(TimeoutError())
+        else:
+            one.future.set_result(one.raw)
+
+
+class Session:
+    """An open session. Make one with `await Session.open(settings)`, in the process that uses it: a session
+    does not survive a fork (ARCHITECTURE.md, decision 4)."""
+
+    def __init__(self, session: zenoh.Session, loop: asyncio.AbstractEventLoop) -> None:
+        self._session = session
+        self._loop = loop
+        self._finished: _Handover[_Asked] = _Handover(loop, _settle)
+
+    @classmethod
+    async def open(cls, settings: ZenohSettings) -> Session:
+        """Raises IstosError naming the endpoints when Zenoh cannot open."""
+        config = zenoh.Config.from_json5(settings.to_json5())
+        try:
+            session = await asyncio.to_thread(zenoh.open, config)
+        except zenoh.ZError as refused:
+            raise IstosError(settings.open_failure(str(refused))) from refused
+        return cls(session, asyncio.get_running_loop())
+
+    @property
+    def zid(self) -> str:
+        return str(self._session.zid())
+
+    def ask(
+        self,
+        key: str,
+        params: str = "",
+        *,
+        payload: bytes | None = None,
+        attachment: bytes | None = None,
+        timeout_s: float = 5.0,
+    ) -> asyncio.Future[bytes | None]:
+        """Sends a query. The future gives the reply, None when nobody answers (no owner, or it died), and
+        raises TimeoutError when an owner is there but stays silent for `timeout_s`."""
+        asked = _Asked(self._loop.create_future())
+        finished = self._finished
+        self._session.get(
+            f"{key}?{params}" if params else key,
+            zenoh.handlers.Callback(asked.on_reply, lambda: finished(asked), indirect=False),
+            payload=payload,
+            attachment=attachment,
+            timeout=timeout_s,
+        )
+        return asked.future
+
+    def serve(self, key: str, take: Callable[[list[Incoming]], None]) -> Handle:
+        """Answers queries at `key`; `take` gets them in batches, on the loop."""
+        handover: _Handover[zenoh.Query] = _Handover(
+            self._loop, lambda queries: take([Incoming(query) for query in queries])
+        )
+        return _Declared(
+            self._session.declare_queryable(
+                key, zenoh.handlers.Callback(handover, _nothing, indirect=False), complete=True
+            )
+        )
+
+    def publish(self, key: str, payload: bytes) -> None:
+        self._session.put(key, payload)
+
+    def subscribe(self, key: str, take: Callable[[list[bytes]], None]) -> Handle:
+        handover: _Handover[zenoh.Sample] = _Handover(
+            self._loop, lambda samples: take([sample.payload.to_bytes() for sample in samples])
+        )
+        return _Declared(
+            self._session.declare_subscriber(key, zenoh.handlers.Callback(handover, _nothing, indirect=False))
+        )
+
+    def declare_token(self, key: str) -> Handle:
+        """Says "I am here" for as long as the process lives and the mesh sees it."""
+        return _Declared(self._session.liveliness().declare_token(key))
+
+    def watch_tokens(self, key_expr: str, take: Callable[[list[tuple[str, bool]]], None]) -> Handle:
+        """`take` gets (key, alive) pairs, those already alive first."""
+        handover: _Handover[zenoh.Sample] = _Handover(
+            self._loop,
+            lambda samples: take([(str(s.key_expr), s.kind == zenoh.SampleKind.PUT) for s in samples]),
+        )
+        return _Declared(
+            self._session.liveliness().declare_subscriber(
+                key_expr, zenoh.handlers.Callback(handover, _nothing, indirect=False), history=True
+            )
+        )
+
+    async def tokens(self, key_expr: str, *, timeout_s: float = 1.0) -> list[str]:
+        """The keys of the tokens alive now."""
+        loop = self._loop
+        keys: list[str] = []
+        done: asyncio.Future[None] = loop.create_future()
+
+        def on_reply(reply: zenoh.Reply) -> None:
+            if reply.ok is not None:
+                keys.append(str(reply.ok.key_expr))
+
+        def on_end() -> None:
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(_resolve, done)
+
+        callback = zenoh.handlers.Callback(on_reply, on_end, indirect=False)
+        self._session.liveliness().get(key_expr, callback, timeout=timeout_s)
+        await done
+        return keys
+
+    async def aclose(self) -> None:
+        """Closes the session; tokens and queryables go with it. Idempotent."""
+        if not self._session.is_closed():
+            await asyncio.to_thread(self._session.close)
+
+
+class _Declared:
+    def __init__(
+        self, entity: zenoh.Queryable[None] | zenoh.Subscriber[None] | zenoh.LivelinessToken
+    ) -> None:
+        self._entity: zenoh.Queryable[None] | zenoh.Subscriber[None] | zenoh.LivelinessToken | None = entity
+
+    def undeclare(self) -> None:
+        entity, self._entity = self._entity, None
+        if entity is not None:
+            with contextlib.suppress(zenoh.ZError):  # the session may be closed already
+                entity.undeclare()  # type: ignore[no-untyped-call]
+
+
+def _resolve(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)
+
+
+def _nothing() -> None:
+    return None

@@ -1,0 +1,1 @@
+"""Click commands: the only package that joins `supervisor` to the rest."""

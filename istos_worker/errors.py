@@ -26,6 +26,23 @@ class IstosError(Exception):
         self.details = details
         self.correlation_id = correlation_id
 
+    @property
+    def status(self) -> int:
+        """The HTTP status that says the same, for views that pass the error on."""
+        return _STATUS.get(self.code, 500)
+
+
+_STATUS = {
+    "bad_request": 400,
+    "unauthorized": 401,
+    "forbidden": 403,
+    "not_found": 404,
+    "conflict": 409,
+    "payload_too_large": 413,
+    "rate_limit_exceeded": 429,
+    "storage_unavailable": 503,
+}
+
 
 class NotFoundError(IstosError):
     code = "not_found"
@@ -33,6 +50,10 @@ class NotFoundError(IstosError):
 
 class OwnerUnreachable(NotFoundError):  # noqa: N818 - reads as a state, and is named so in the docs
     """No owner of the queue answered in time. Nothing is known about the request: repeat it with the same id."""
+
+    @property
+    def status(self) -> int:
+        return 504
 
 
 class UnauthorizedError(IstosError):

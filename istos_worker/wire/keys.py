@@ -9,6 +9,28 @@ from istos_worker.errors import BadRequestError
 _FORBIDDEN = re.compile(r"[*$?#;\s\x00-\x1f]")
 MAX_PREFIX = 200
 
+BASE_VERBS = frozenset(("enqueue", "claim", "ack", "nack", "result", "dead", "chord"))
+"""What peer 0.3 speaks."""
+_EXTENDED_VERBS = (
+    "enqueue_many",
+    "release",
+    "extend",
+    "settle",
+    "info",
+    "stats",
+    "cancel",
+    "pause",
+    "resume",
+    "requeue",
+    "purge",
+    "bury",
+    "why",
+    "workers",
+    "tick",
+)
+VERBS = BASE_VERBS.union(_EXTENDED_VERBS)
+"""All there is (docs/protocol.md)."""
+
 
 def queue_prefix(prefix: str) -> str:
     """The canonical form of a queue's name.

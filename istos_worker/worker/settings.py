@@ -1,0 +1,58 @@
+"""What one worker of one queue is told at its start. Pure."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from istos_worker.wire.keys import queue_prefix
+
+
+def new_worker_id() -> str:
+    """Unique per process boot; safe in a key."""
+    return f"{os.getpid()}-{secrets.token_hex(6)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    prefix: str
+    concurrency: int = 1
+    """Slots: how many jobs run at the same time."""
+    worker_id: str = field(default_factory=new_worker_id)
+    token: str | None = field(default=None, repr=False)
+    poll_interval_s: float = 1.0
+    """Against a peer 0.3 owner only: how often an idle loop looks for jobs it was not told of."""
+    job_timeout_s: float | None = None
+    """Time limit of a job whose task has none of its own."""
+    wait_s: float = 20.0
+    """How long the owner may hold an idle worker's claim."""
+    request_timeout_s: float = 5.0
+    prefetch_s: float = 0.05
+    """Jobs are claimed ahead only as far as the slots will start them within this time."""
+    prefetch_max: int = 128
+    release_s: float = 5.0
+    """How long a drain may take to hand back what is held."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prefix", queue_prefix(self.prefix))
+        if self.concurrency < 1:
+            raise ValueError(f"concurrency must be 1 or more, got {self.concurrency!r}")
+        if self.poll_interval_s <= 0:
+            raise ValueError(f"poll_interval_s must be positive, got {self.poll_interval_s!r}")
+        if self.job_timeout_s is not None and self.job_timeout_s <= 0:
+            raise ValueError(f"job_timeout_s must be positive, got {self.job_timeout_s!r}")
+        if not 0 < self.wait_s <= 25:
+            raise ValueError(f"wait_s must be above 0 and at most 25, got {self.wait_s!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerHooks:
+    """How a supervisor follows along. Both are called on the loop and must not block."""
+
+    on_change: Callable[[], None] | None = None
+    """The figures of `Worker.statistics` or `Worker.running()` changed. Called once per loop turn, before the
+    jobs just started run."""
+    retire: Callable[[str], None] | None = None
+    """This process should be replaced: a thread is stuck in a job past its time limit."""

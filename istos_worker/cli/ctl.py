@@ -1,0 +1,129 @@
+"""`istos-worker ctl`: talks to a running supervisor over its control socket. Knows no jobs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from istos_worker.cli.worker_here import live_controls
+
+REACH_S = 10.0
+RELOAD_WAIT_S = 600.0
+
+
+@click.group("ctl")
+@click.option(
+    "--control",
+    type=click.Path(path_type=Path),
+    envvar="ISTOS_WORKER_CONTROL",
+    metavar="PATH",
+    help="The supervisor's socket; not needed when one fleet of yours runs here.",
+)
+@click.pass_context
+def ctl(ctx: click.Context, control: Path | None) -> None:
+    """Talk to a running supervisor."""
+    ctx.obj = control
+
+
+@ctl.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the whole answer as JSON.")
+@click.pass_obj
+def status(control: Path | None, as_json: bool) -> None:
+    """What runs: workers, their state and figures."""
+    answer = _ask(control, "status")
+    click.echo(json.dumps(answer, indent=2) if as_json else render_status(answer))
+
+
+@ctl.command()
+@click.option("--wait", is_flag=True, help="Return when the reload is complete; exit 1 if it failed.")
+@click.pass_obj
+def reload(control: Path | None, wait: bool) -> None:
+    """Roll the fleet over to the code on disk, validated first."""
+    _ask(control, "reload", wait_s=RELOAD_WAIT_S if wait else REACH_S, **({"wait": True} if wait else {}))
+    click.echo("reloaded" if wait else "reload begun")
+
+
+@ctl.command()
+@click.pass_obj
+def quiet(control: Path | None) -> None:
+    """Stop claiming, keep running."""
+    _ask(control, "quiet")
+
+
+@ctl.command()
+@click.pass_obj
+def resume(control: Path | None) -> None:
+    """Undo quiet."""
+    _ask(control, "resume")
+
+
+@ctl.command()
+@click.argument("procs", type=click.IntRange(0, 500), metavar="N")
+@click.pass_obj
+def scale(control: Path | None, procs: int) -> None:
+    """Run N worker processes."""
+    _ask(control, "scale", procs=procs)
+
+
+@ctl.command()
+@click.pass_obj
+def stacks(control: Path | None) -> None:
+    """Write every worker's stacks and tasks to the fleet's log."""
+    answer = _ask(control, "stacks")
+    if answer.get("text"):
+        click.echo(answer["text"])
+
+
+@ctl.command()
+@click.pass_obj
+def stop(control: Path | None) -> None:
+    """Drain and stop, as TERM does."""
+    _ask(control, "stop")
+
+
+def _ask(control: Path | None, command: str, *, wait_s: float = REACH_S, **arguments: Any) -> dict[str, Any]:
+    """The answer. Prints the error and exits 1 when there is none, or it is not ok."""
+    from supervisor.control_client import ask
+
+    path = control or _only_control()
+    try:
+        answer: dict[str, Any] = ask(path, command, wait_s=wait_s, **arguments)
+    except OSError as refused:
+        raise click.ClickException(f"no fleet answers at {path}: {refused}") from refused
+    if not answer.get("ok"):
+        click.echo(f"istos-worker ctl: {answer.get('error', 'refused')}", err=True)
+        sys.exit(1)
+    return answer
+
+
+def _only_control() -> Path:
+    found = live_controls()
+    match found:
+        case []:
+            raise click.ClickException(
+                "no fleet of this user is running here; name its socket with --control"
+            )
+        case [only]:
+            return only
+        case _:
+            listed = "".join(f"\n  --control {path}" for path in found)
+            raise click.ClickException(f"several fleets are running, say which:{listed}")
+
+
+def render_status(answer: dict[str, Any]) -> str:
+    """The answer as lines of `name: value`, workers as a table."""
+    workers = answer.get("workers")
+    plain = {name: value for name, value in answer.items() if name not in ("ok", "workers")}
+    lines = [f"{name}: {value}" for name, value in plain.items()]
+    if isinstance(workers, list) and workers and isinstance(workers[0], dict):
+        names = list(workers[0])
+        rows = [names, *([str(worker.get(name, "")) for name in names] for worker in workers)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(names))]
+        lines += [
+            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows
+        ]
+    return "\n".join(lines)

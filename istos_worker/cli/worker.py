@@ -1,0 +1,70 @@
+"""The console script `istos-worker`. Its process becomes the supervisor: it imports no application code and no
+zenoh, so that it stays small and nothing of the user's can bring it down.
+
+Everything is imported inside main(), after the signals are held: a TERM that comes meanwhile waits.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from supervisor.early import hold_signals, release_signals
+
+if TYPE_CHECKING:
+    import click
+
+PROGRAM = "istos-worker"
+_COMPLETE = "_ISTOS_WORKER_COMPLETE"
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Exits with a code of CONTRACT.md section 2."""
+    hold_signals()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(_run(_command_for(words), words))
+
+
+def _command_for(words: Sequence[str]) -> click.Command:
+    """`ctl` is reserved as the first word; a module of that name is given as `ctl:app`."""
+    first = os.environ.get("COMP_WORDS", "").split()[1:2] if _COMPLETE in os.environ else list(words[:1])
+    if first == ["ctl"]:
+        import click
+
+        from istos_worker.cli.ctl import ctl
+
+        release_signals()
+        return click.Group(PROGRAM, commands={"ctl": ctl})
+    from istos_worker.cli.worker_command import run
+
+    return run
+
+
+def _run(command: click.Command, words: list[str]) -> int:
+    import click
+
+    try:
+        command.main(words, prog_name=PROGRAM, standalone_mode=False, complete_var=_COMPLETE)
+    except click.ClickException as wrong:
+        click.echo(_one_line(wrong), err=True)
+        return wrong.exit_code
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    except click.Abort:
+        return 1
+    return 0
+
+
+def _one_line(wrong: click.ClickException) -> str:
+    import click
+
+    if isinstance(wrong, click.exceptions.NoArgsIsHelpError):
+        return wrong.format_message()
+    hint = f" (see {PROGRAM} --help)" if isinstance(wrong, click.UsageError) else ""
+    return f"{PROGRAM}: {wrong.format_message()}{hint}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Joins the supervisor to the fleet: commands, limits, hooks, the log. The process that runs this stays small."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from istos_worker.cli.worker_hooks import FleetHooks
+from istos_worker.fleet.plan import VARIABLE, Plan
+from istos_worker.observability.logs import configure_logs
+from supervisor.settings import Command, Companion, Recycling, Settings, Timeouts
+
+if TYPE_CHECKING:
+    from istos_worker.cli.worker_here import RuntimeDir
+    from istos_worker.cli.worker_run import Options
+
+log = logging.getLogger("istos_worker.fleet")
+
+
+def run_fleet(options: Options, plan: Plan, runtime: RuntimeDir) -> int:
+    from supervisor.main import run
+
+    with configure_logs(process="supervisor", **plan.log.named()), _reloader(options):
+        log.info("%d workers of %s; %s", plan.procs, ", ".join(plan.targets), _arithmetic(options, plan))
+        return run(settings_of(options, plan, runtime), FleetHooks(runtime.figures))
+
+
+def _arithmetic(options: Options, plan: Plan) -> str:
+    return plan.deadlines.explained(embedded=options.embedded)
+
+
+def settings_of(options: Options, plan: Plan, runtime: RuntimeDir) -> Settings:
+    environ = {**os.environ, VARIABLE: plan.dump()}
+    return Settings(
+        procs=options.procs,
+        zygote=_module("istos_worker.fleet.zygote", environ),
+        companion=_owner(environ, plan) if options.embedded else None,
+        timeouts=Timeouts(
+            drain_s=plan.deadlines.drain_s, boot_s=options.boot_timeout, stall_s=options.stall_timeout
+        ),
+        recycling=Recycling(
+            max_units=options.max_jobs,
+            max_units_jitter=options.max_jobs_jitter,
+            max_memory_bytes=options.max_memory,
+            max_lifetime_s=options.max_lifetime,
+        ),
+        name="istos-worker",
+        pidfile=options.pidfile,
+        control=options.control or runtime.control,
+        endpoint=options.metrics,
+        burst=options.burst,
+    )
+
+
+def _owner(environ: dict[str, str], plan: Plan) -> Companion:
+    return Companion(
+        command=_module("istos_worker.fleet.owner", environ), stop_timeout_s=plan.deadlines.owner_stop_s
+    )
+
+
+def _module(name: str, environ: dict[str, str]) -> Command:
+    return Command(argv=(sys.executable, "-m", name), env=environ)
+
+
+@contextlib.contextmanager
+def _reloader(options: Options) -> Iterator[None]:
+    if not options.reload_:
+        yield
+        return
+    from istos_worker.cli.worker_reload import hup_on_change
+
+    with hup_on_change(os.getpid()):
+        yield

@@ -1,0 +1,254 @@
+"""Log lines of a fleet's processes on one stderr: text or JSON, each line whole. Knows records, not jobs.
+
+Several processes share the pipe. A write of up to PIPE_BUF bytes is atomic (pipe(7)); a longer one may be cut
+into by another process, so every line is written under a POSIX lock, which the kernel drops when its holder
+dies. A stopped holder must not silence the rest: after a second the line is written without the lock.
+Lines are written by a thread of their own, and dropped and counted when nobody reads: logging never blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import select
+import stat
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import orjson
+
+CAPACITY = 10_000
+_LOCK_PATIENCE_S = 1.0
+_CLOSE_PATIENCE_S = 1.0
+_PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+Fields = Callable[[], Mapping[str, Any]]
+
+
+def no_fields() -> Mapping[str, Any]:
+    return {}
+
+
+class TextFormatter(logging.Formatter):
+    """`2026-11-29T10:00:00.123Z INFO worker 3: text [job_id=...]`."""
+
+    def __init__(self, process: str, fields: Fields) -> None:
+        super().__init__(
+            "%(asctime)s %(levelname)s %(process_name)s: %(message)s%(fields)s", "%Y-%m-%dT%H:%M:%S"
+        )
+        self.default_msec_format = "%s.%03dZ"
+        self.converter = time.gmtime
+        self._process = process
+        self._fields = fields
+
+    def format(self, record: logging.LogRecord) -> str:
+        shown = {**self._fields(), **getattr(record, "job_fields", {})}
+        record.process_name = self._process
+        record.fields = "".join(f" [{name}={value}]" for name, value in shown.items())
+        return super().format(record)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line, with the record's extra fields; what JSON cannot carry is shown as its repr."""
+
+    def __init__(self, process: str, fields: Fields) -> None:
+        super().__init__()
+        self._process = process
+        self._fields = fields
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "ts": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "process": self._process,
+            "pid": record.process,
+            "message": _text(record),
+            **self._fields(),
+        }
+        if record.exc_info and record.exc_info[0] is not None:
+            line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = record.stack_info
+        for name, value in vars(record).items():
+            if name not in _PLAIN and name not in line:
+                line[name] = value
+        return _dumps(line)
+
+
+def _text(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception as wrong:  # the application's arguments: a bad format string must not lose the line
+        return f"{record.msg} {record.args!r} ({wrong!r})"
+
+
+def _dumps(line: dict[str, Any]) -> str:
+    options = orjson.OPT_NON_STR_KEYS
+    try:
+        return orjson.dumps(line, default=repr, option=options).decode()
+    except (orjson.JSONEncodeError, RecursionError):  # lone surrogates, integers past 64 bits, cycles
+        return orjson.dumps({name: _safe(value) for name, value in line.items()}).decode()
+
+
+def _safe(value: object) -> str:
+    return str(value).encode("utf-8", "backslashreplace").decode()
+
+
+class LineWriter(logging.Handler):
+    """Writes whole lines to a file descriptor from a thread of its own."""
+
+    def __init__(self, fd: int, *, lock: str | None = None, capacity: int = CAPACITY) -> None:
+        super().__init__()
+        self._fd = fd
+        # Only a pipe or a socket is written in pieces; files and terminals have the kernel's own lock.
+        mode = os.fstat(fd).st_mode
+        needs_lock = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+        self._lock_fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC) if lock is not None and needs_lock else None
+        self._lines: deque[bytes] = deque()
+        self._capacity = capacity
+        self._lost = 0
+        self._changed = threading.Event()
+        self._written = threading.Event()
+        self._closing = False
+        self._thread = threading.Thread(target=self._work, name="log-writer", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record)
+        except Exception:  # a formatter's failure is reported the standard way, and logging goes on
+            self.handleError(record)
+            return
+        if len(self._lines) >= self._capacity:
+            self._lost += 1
+            return
+        self._lines.append(line.encode("utf-8", "backslashreplace") + b"\n")
+        self._changed.set()
+
+    def flush(self, patience_s: float = _CLOSE_PATIENCE_S) -> None:
+        """Waits until all lines are written, at most so long."""
+        deadline = time.monotonic() + patience_s
+        while self._lines and self._thread.is_alive() and time.monotonic() < deadline:
+            self._written.clear()
+            self._changed.set()
+            self._written.wait(0.05)
+
+    def close(self) -> None:
+        if not self._closing:
+            self.flush()
+            self._closing = True
+            self._changed.set()
+            self._thread.join(0.2)
+        super().close()
+
+    def _work(self) -> None:
+        while not self._closing or self._lines:
+            self._changed.wait()
+            self._changed.clear()
+            while self._lines:
+                # It leaves the deque when it is written, so that flush() knows.
+                if not self._write_locked(self._lines[0]):
+                    return
+                self._lines.popleft()
+                self._report_lost()
+            self._written.set()
+
+    def _report_lost(self) -> None:
+        if self._lost and len(self._lines) < self._capacity // 2:
+            lost, self._lost = self._lost, 0
+            record = logging.makeLogRecord(
+                {"name": __name__, "levelno": logging.WARNING, "levelname": "WARNING"}
+                | {"msg": "%d log lines were lost: nobody read them in time", "args": (lost,)}
+            )
+            self.emit(record)
+
+    def _write_locked(self, line: bytes) -> bool:
+        locked = self._lock_fd is not None and _lock(self._lock_fd)
+        try:
+            _write_all(self._fd, line)
+        except OSError:  # the reader is gone for good: there is nobody left to tell
+            return False
+        finally:
+            if locked and self._lock_fd is not None:
+                fcntl.lockf(self._lock_fd, fcntl.LOCK_UN)
+        return True
+
+
+def _lock(fd: int) -> bool:
+    deadline = time.monotonic() + _LOCK_PATIENCE_S
+    pause_s = 0.0005
+    while True:
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, 0.02)
+        else:
+            return True
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:  # somebody made the shared pipe non-blocking
+            select.select([], [fd], [], 1.0)
+
+
+@contextlib.contextmanager
+def configure_logs(
+    *,
+    process: str,
+    level: str = "info",
+    format_: str = "text",
+    lock: str | None = None,
+    fields: Fields = no_fields,
+) -> Iterator[None]:
+    """Sends this process's log records to stderr until the end of the block.
+
+    An application that has configured the root logger keeps its handlers in text mode. In JSON mode those that
+    write to stdout or stderr are replaced: every line must parse.
+    """
+    writer = LineWriter(2, lock=lock)
+    is_json = format_ == "json"
+    writer.setFormatter((JsonFormatter if is_json else TextFormatter)(process, fields))
+    carriers = _carriers(is_json=is_json)
+    for logger in carriers:
+        logger.addHandler(writer)
+        logger.setLevel(level.upper())
+    logging.captureWarnings(True)
+    try:
+        yield
+    finally:
+        writer.close()
+        for logger in carriers:
+            logger.removeHandler(writer)
+
+
+def _carriers(*, is_json: bool) -> list[logging.Logger]:
+    """The root logger, or only our own where the application has configured the root."""
+    root = logging.getLogger()
+    if is_json:
+        for handler in [one for one in root.handlers if _is_terminal(one)]:
+            root.removeHandler(handler)
+    if not root.handlers:
+        return [root]
+    own = [logging.getLogger(name) for name in ("istos_worker", "supervisor")]
+    for logger in own:
+        logger.propagate = False
+    return own
+
+
+def _is_terminal(handler: logging.Handler) -> bool:
+    return type(handler) is logging.StreamHandler and handler.stream in (sys.stdout, sys.stderr)

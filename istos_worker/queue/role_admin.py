@@ -1,0 +1,158 @@
+"""The verbs that look and manage: results, dead letters, chords, figures, cancel, pause, bury."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from istos_worker.errors import BadRequestError
+from istos_worker.queue.records import DeadLetter, Instant, InvalidChordError, JobResult, Parked
+from istos_worker.queue.role_values import MAX_INT, check_size, error_text, required, text_param, to_base64
+from istos_worker.wire.codec import decode_json, flag_param, int_param, seconds_param
+from istos_worker.wire.keys import VERBS
+from istos_worker.wire.limits import MAX_KEY
+
+if TYPE_CHECKING:
+    from istos_worker.queue.state import QueueState
+    from istos_worker.queue.verbs import Call, Reply
+
+PROTOCOL = 1
+_DEAD_PAGE = 1000
+
+
+def result(call: Call, state: QueueState, now: Instant) -> Reply | None:
+    job_id = text_param(call.params, "job_id", MAX_KEY) or ""
+    wait_s = seconds_param(call.params, "wait", 0.0, high=86400.0)
+    if wait_s <= 0:
+        return result_reply(state.result(job_id, now))
+    answer = state.await_result(
+        call.parked_as(result_reply), job_id, now, wait_s=min(wait_s, call.limits.wait_s)
+    )
+    return None if isinstance(answer, Parked) else result_reply(answer)
+
+
+def result_reply(found: JobResult) -> Reply:
+    result = found.result
+    encoded = None if result is None else to_base64(result)
+    return {"state": found.state, "result": encoded}
+
+
+def dead(call: Call, state: QueueState, now: Instant) -> Reply:
+    after = text_param(call.params, "after", MAX_KEY)
+    if "limit" in call.params:
+        limit = int_param(call.params, "limit", _DEAD_PAGE, low=1, high=_DEAD_PAGE)
+        page = state.dead_letters(limit=limit, after=after)
+        return {"jobs": [_dead_object(one) for one in page.jobs], "next": page.next}
+    jobs: list[dict[str, Any]] = []
+    while True:  # as peer 0.3 asks: all of them
+        page = state.dead_letters(limit=_DEAD_PAGE, after=after)
+        jobs.extend(_dead_object(one) for one in page.jobs)
+        if page.next is None:
+            return {"jobs": jobs}
+        after = page.next
+
+
+def _dead_object(job: DeadLetter) -> dict[str, Any]:
+    return {
+        "job_id": job.job_id,
+        "attempts": job.attempts,
+        "last_error": job.last_error,
+        "data": to_base64(job.body),
+        "history": list(job.history),
+    }
+
+
+def chord(call: Call, state: QueueState, now: Instant) -> Reply:
+    payload = call.query.payload
+    check_size(len(payload), call.limits.payload_bytes * 4 // 3 + 4, "the result")
+    try:
+        result = payload.decode("ascii") or None
+    except UnicodeDecodeError as broken:
+        raise BadRequestError("the result must be base64") from broken
+    chord_id = text_param(call.params, "chord_id", MAX_KEY) or ""
+    index = int_param(call.params, "index", 0, low=-MAX_INT, high=MAX_INT)
+    size = int_param(call.params, "size", 1, low=-MAX_INT, high=MAX_INT)
+    try:
+        results = state.report(chord_id, index, size, result, now)
+    except InvalidChordError:
+        return {"complete": False, "error": "invalid_chord"}  # as peer 0.3 answers
+    return {"complete": results is not None, "results": results}
+
+
+def info(call: Call, state: QueueState, now: Instant) -> Reply:
+    from istos_worker import __version__
+
+    settings = state.settings
+    return {
+        "protocol": PROTOCOL,
+        "version": __version__,
+        "verbs": sorted(VERBS),
+        "limits": call.limits.as_dict(),
+        "lease_s": settings.lease_s,
+        "max_attempts": settings.max_attempts,
+    }
+
+
+def stats(call: Call, state: QueueState, now: Instant) -> Reply:
+    stats = state.stats(now)
+    return {
+        "counts": dict(stats.counts),
+        "paused": stats.paused,
+        "workers": stats.workers,
+        "oldest_ready_s": stats.oldest_ready_s,
+        "totals": dict(stats.totals),
+    }
+
+
+def cancel(call: Call, state: QueueState, now: Instant) -> Reply:
+    return state.cancel(required(call.params, "job_id"), now)._asdict()
+
+
+def pause(call: Call, state: QueueState, now: Instant) -> Reply:
+    state.pause(now)
+    return {"ok": True, "paused": True}
+
+
+def resume(call: Call, state: QueueState, now: Instant) -> Reply:
+    state.resume(now)
+    return {"ok": True, "paused": False}
+
+
+def requeue(call: Call, state: QueueState, now: Instant) -> Reply:
+    return {"requeued": state.requeue(_one_or_all(call.params), now)}
+
+
+def purge(call: Call, state: QueueState, now: Instant) -> Reply:
+    return {"purged": state.purge(_one_or_all(call.params), now)}
+
+
+def _one_or_all(params: Mapping[str, str]) -> str | None:
+    """None is all of them, and must have been said."""
+    if flag_param(params, "all"):
+        return None
+    return required(params, "job_id")
+
+
+def bury(call: Call, state: QueueState, now: Instant) -> Reply:
+    running: frozenset[str] | None = None
+    if call.query.payload:
+        decoded = decode_json(call.query.payload, "the list of running jobs")
+        listed = decoded.get("running") if isinstance(decoded, dict) else None
+        if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+            raise BadRequestError("the payload must be a JSON object whose 'running' is an array of job ids")
+        running = frozenset(listed)
+    reason = error_text(call.params.get("reason", "").encode(), call.limits) or "worker lost"
+    buried = state.bury(required(call.params, "worker"), reason, running, now)
+    return {"ok": True, "jobs": buried}
+
+
+def why(call: Call, state: QueueState, now: Instant) -> Reply:
+    return state.why(required(call.params, "job_id"), now)._asdict()
+
+
+def workers(call: Call, state: QueueState, now: Instant) -> Reply:
+    return {"workers": [one._asdict() for one in state.workers(now)]}
+
+
+def tick(call: Call, state: QueueState, now: Instant) -> Reply:
+    return {"last": state.last_tick(required(call.params, "schedule"))}

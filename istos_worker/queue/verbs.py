@@ -1,0 +1,91 @@
+"""What each verb means: a query's bytes to a call on the state machine, and its answer to a reply
+(docs/protocol.md). Nothing here trusts its input; knows no session and no loop.
+
+`VERB_RUNS` has one function per verb. It returns the reply, or None when the call was parked and
+`Call.deliver` will answer it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from istos_worker.errors import IstosError
+from istos_worker.queue import role_admin, role_delivery, role_enqueue
+from istos_worker.queue.records import Instant
+from istos_worker.wire.codec import encode_error, encode_reply
+from istos_worker.wire.limits import Limits
+
+if TYPE_CHECKING:
+    from istos_worker.queue.state import QueueState
+
+Reply = Mapping[str, Any]
+
+
+class Query(Protocol):
+    """A question as it came in; answered at most once."""
+
+    payload: bytes
+    attachment: bytes | None
+
+    def reply(self, payload: bytes, /) -> None: ...
+
+
+class Call:
+    """One query on its way through a turn: an Operation for the store, and the waiter when it is parked."""
+
+    __slots__ = ("_reply", "_run", "_shape", "limits", "params", "query", "verb")
+
+    def __init__(self, verb: str, query: Query, params: Mapping[str, str], limits: Limits) -> None:
+        self.verb = verb
+        self.query = query
+        self.params = params
+        self.limits = limits
+        self._run = VERB_RUNS[verb]
+        self._reply: Reply | None = None
+        self._shape: Callable[[Any], Reply] = role_admin.result_reply
+
+    def apply(self, state: QueueState, now: Instant) -> None:
+        self._reply = self._run(self, state, now)
+
+    def done(self) -> None:
+        if self._reply is not None:
+            self.query.reply(encode_reply(self._reply))
+
+    def failed(self, error: IstosError) -> None:
+        self.query.reply(encode_error(error))
+
+    def deliver(self, answer: Any) -> None:
+        """What a parked call waited for."""
+        self.query.reply(encode_reply(self._shape(answer)))
+
+    def parked_as(self, shape: Callable[[Any], Reply]) -> Call:
+        """This call as a waiter whose answer will have `shape`."""
+        self._shape = shape
+        return self
+
+
+VERB_RUNS: dict[str, Callable[[Call, QueueState, Instant], Reply | None]] = {
+    "enqueue": role_enqueue.enqueue,
+    "enqueue_many": role_enqueue.enqueue_many,
+    "claim": role_delivery.claim,
+    "ack": role_delivery.ack,
+    "nack": role_delivery.nack,
+    "release": role_delivery.release,
+    "extend": role_delivery.extend,
+    "settle": role_delivery.settle,
+    "result": role_admin.result,
+    "dead": role_admin.dead,
+    "chord": role_admin.chord,
+    "info": role_admin.info,
+    "stats": role_admin.stats,
+    "cancel": role_admin.cancel,
+    "pause": role_admin.pause,
+    "resume": role_admin.resume,
+    "requeue": role_admin.requeue,
+    "purge": role_admin.purge,
+    "bury": role_admin.bury,
+    "why": role_admin.why,
+    "workers": role_admin.workers,
+    "tick": role_admin.tick,
+}

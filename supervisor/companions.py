@@ -1,0 +1,223 @@
+"""The companion process: first to start, last to stop, started again when it dies."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from supervisor import restart
+from supervisor.berth import Berth, Inherited
+from supervisor.exits import Exit, ExitCode
+from supervisor.ground import Ground
+from supervisor.orders import Drain, HandBack, Message, Order, to_wire
+from supervisor.restart import SlotHistory
+from supervisor.settings import Companion
+from supervisor.spawn import spawn
+from supervisor.stack_pipe import StackPipe
+from supervisor.verdict import Verdict
+from supervisor.wire import Channel
+
+log = logging.getLogger(__name__)
+
+COMPANION_CELL = 0
+_ASKED_BY_SIGNAL_S = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Keeper:
+    """`lifeline_fd`: end-of-file there says that no worker is left."""
+
+    ground: Ground
+    companion: Companion
+    lifeline_fd: int
+    conclude: Callable[[Verdict], None]
+    pid: int | None = None
+    ready: bool = False
+    starts: int = 0
+    fleet_stops: bool = False
+    unacknowledged: dict[int, Message] = field(default_factory=dict)
+    _channel: Channel | None = None
+    _stacks: StackPipe | None = None
+    _history: SlotHistory = field(default_factory=SlotHistory)
+    _started_at: float = 0.0
+    _ready_at: float | None = None
+    _stopping: bool = False
+    _leaving: bool = False
+    _kill_at: float | None = None
+
+    @property
+    def was_ready(self) -> bool:
+        """Workers may start: it has been ready once (later they outlive its restarts)."""
+        return self._ready_at is not None
+
+    def step(self, now: float) -> None:
+        if self.pid is None and not self._stopping and now >= self._history.not_before:
+            self._start(now)
+        late = (
+            self.pid is not None
+            and not self.ready
+            and not self._leaving
+            and now - self._started_at > self._boot_s
+        )
+        if late and self._kill_at is None:
+            log.error("%s not ready within %g s", self.companion.title, self._boot_s)
+            self._kill_at = now
+        if self._kill_at is not None and now >= self._kill_at:
+            self._signal(signal.SIGKILL)
+
+    def tell(self, order: Order) -> None:
+        if self._channel is not None:
+            self._channel.send(to_wire(order))
+
+    def stop(self, now: float) -> None:
+        """Everything else is gone: now it is its turn."""
+        if not self._stopping:
+            self._stopping = True
+            self._drain(now, "the fleet stops")
+
+    def kill(self) -> None:
+        self._stopping = True
+        self._signal(signal.SIGKILL)
+
+    def restart_on_request(self, now: float) -> None:
+        """Somebody sent TERM to it alone: it is stopped in order and started again."""
+        if not self.fleet_stops and not self._stopping and not self._leaving:
+            self._drain(now, "asked to by a signal")
+
+    def ask_for_stacks(self) -> None:
+        self._signal(signal.SIGUSR1)
+        if self._channel is not None:
+            self._channel.send({"t": "stacks"})
+
+    def next_deadline(self, now: float) -> float:
+        moments = [self._kill_at] if self._kill_at is not None else []
+        if self.pid is None and not self._stopping:
+            moments.append(self._history.not_before)
+        return min((moment for moment in moments if moment > now), default=now + 3600.0)
+
+    def forgive(self, gap_s: float) -> None:
+        self._started_at += gap_s
+        if self._kill_at is not None:
+            self._kill_at += gap_s
+
+    def exited(self, pid: int, exit_: Exit) -> bool:
+        """False if `pid` was not it."""
+        if pid != self.pid:
+            return False
+        now = self.ground.loop.time()
+        if self._channel is not None:
+            self._channel.read_to_end()
+            self._channel.close()
+        if self._stacks is not None:
+            self._stacks.close()
+        if not self._stopping and not self._leaving:
+            self._died(exit_, now)
+        self.pid, self.ready, self._leaving, self._kill_at = None, False, False, None
+        self._channel = self._stacks = None
+        return True
+
+    def _died(self, exit_: Exit, now: float) -> None:
+        title, policy = self.companion.title, self.ground.settings.restarts
+        log.error(
+            "%s gone: pid %s, %s", title, self.pid, exit_, extra={"worker_pid": self.pid, "exit": str(exit_)}
+        )
+        ready_for_s = now - self._ready_at if self.ready and self._ready_at is not None else None
+        self._history = restart.after_death(self._history, ready_for_s=ready_for_s, now=now, policy=policy)
+        if restart.crash_looped(self._history, policy):
+            self.conclude(Verdict(exit_code=ExitCode.CRASH_LOOP, reason=f"{title} crashes in a loop"))
+        elif restart.boots_exhausted(self._history, policy):
+            self.conclude(Verdict(exit_code=ExitCode.NO_BOOT, reason=f"{title} does not become ready"))
+
+    def _start(self, now: float) -> None:
+        ours, theirs = socket.socketpair()
+        stacks = StackPipe(self.ground.loop, who=self.companion.title)
+        with theirs:
+            try:
+                pid = spawn(self.companion.command, self._inheritance(theirs, stacks))
+            except OSError as error:
+                ours.close()
+                stacks.close()
+                self._died_unborn(error, now)
+                return
+        stacks.handed_over()
+        self._channel = Channel(ours, on_message=self._heard, on_eof=self.ground.wake)
+        self._channel.attach(self.ground.loop)
+        self.pid, self._stacks, self._started_at = pid, stacks, now
+        self.starts += 1
+        log.info("%s started", self.companion.title, extra={"worker_pid": pid})
+
+    def _died_unborn(self, error: OSError, now: float) -> None:
+        log.error("%s could not be started: %s", self.companion.title, error)
+        policy = self.ground.settings.restarts
+        self._history = restart.after_death(self._history, ready_for_s=None, now=now, policy=policy)
+        if restart.boots_exhausted(self._history, policy):
+            reason = f"{self.companion.title} cannot be started"
+            self.conclude(Verdict(exit_code=ExitCode.NO_BOOT, reason=reason))
+
+    def _inheritance(self, link: socket.socket, stacks: StackPipe) -> Inherited:
+        ground = self.ground
+        berth = Berth(
+            slot=0,
+            count=1,
+            generation=self.starts + 1,
+            cell=COMPANION_CELL,
+            supervisor_pid=ground.pid,
+            name=ground.settings.name,
+            role=self.companion.title,
+            drain_s=ground.settings.timeouts.drain_s,
+            stall_s=None,
+        )
+        return Inherited(
+            link_fd=link.fileno(),
+            board_fd=ground.board.fd,
+            lifeline_fd=self.lifeline_fd,
+            stacks_fd=stacks.write_fd,
+            supervisor_pid=ground.pid,
+            name=ground.settings.name,
+            berth=berth.to_wire(),
+        )
+
+    def _heard(self, message: dict[str, Any]) -> None:
+        match message:
+            case {"t": "ready"}:
+                self.ready, self._ready_at = True, self.ground.loop.time()
+                log.info("%s ready", self.companion.title, extra={"worker_pid": self.pid})
+            case {"t": "acknowledged", "id": id_}:
+                self.unacknowledged.pop(id_, None)
+            case {"t": "give_up", "text": text, "exit_code": exit_code}:
+                reason = f"{self.companion.title} gave up"
+                self.conclude(Verdict(exit_code=exit_code, reason=reason, text=text))
+            case {"t": "signaled"}:
+                self.ground.loop.call_later(_ASKED_BY_SIGNAL_S, self._asked_by_signal)
+            case {"t": "tasks", "text": text}:
+                log.warning("tasks of %s:\n%s", self.companion.title, text, extra={"tasks": text})
+        self.ground.wake()
+
+    def _asked_by_signal(self) -> None:
+        """Unless the signal went to the whole group, in which case the fleet stops anyway."""
+        self.restart_on_request(self.ground.loop.time())
+
+    def _drain(self, now: float, reason: str) -> None:
+        self._leaving = True
+        deadline_s = self.companion.stop_timeout_s
+        if not self.ready:
+            self.tell(HandBack(reason=reason))
+            deadline_s = min(deadline_s, 2.0)
+        self.tell(Drain(deadline_s=deadline_s, reason=reason))
+        self._kill_at = now + deadline_s
+        self.ground.wake()
+
+    def _signal(self, signum: int) -> None:
+        if self.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signum)
+
+    @property
+    def _boot_s(self) -> float:
+        return self.ground.settings.timeouts.boot_s

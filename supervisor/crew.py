@@ -1,0 +1,357 @@
+"""The workers that live and the slots they fill. Knows deaths and deadlines; not why slots change."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from supervisor import reaper, restart
+from supervisor.berth import Berth
+from supervisor.board import CELLS
+from supervisor.exits import Exit, ExitCode, Exited, Lost, likely_cause
+from supervisor.generations import Generations, Zygote
+from supervisor.ground import Ground
+from supervisor.hooks import Hooks
+from supervisor.obituary import Obituary, OomKills, cgroup_oom_kills, log_obituary
+from supervisor.orders import Quiet, Resume
+from supervisor.post import Post
+from supervisor.restart import SlotHistory
+from supervisor.stack_pipe import StackPipe
+from supervisor.status import Totals
+from supervisor.verdict import Verdict
+from supervisor.wire import Channel
+from supervisor.workers import Stage, Worker
+
+log = logging.getLogger(__name__)
+
+_DEAF_FOR_S = 2.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Crew:
+    """`trusted` is the generation that fills empty slots; `wanted` how many slots there are."""
+
+    ground: Ground
+    generations: Generations
+    hooks: Hooks
+    post: Post
+    wanted: int
+    trusted: int = 1
+    workers: list[Worker] = field(default_factory=list)
+    histories: dict[int, SlotHistory] = field(default_factory=dict)
+    finished: set[int] = field(default_factory=set)
+    quiet: bool = False
+    ever_ready: bool = False
+    verdict: Verdict | None = None
+    totals: Totals = field(default_factory=Totals)
+    on_hangup: Callable[[Worker], None] | None = None
+    _serial: int = 0
+    _free_cells: list[int] = field(default_factory=lambda: list(range(CELLS - 1, 0, -1)))
+    _oom_kills: OomKills = field(default_factory=lambda: OomKills(cgroup_oom_kills))
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    def ready(self) -> list[Worker]:
+        return [worker for worker in self.workers if worker.stage is Stage.READY]
+
+    def staying(self, slot: int) -> list[Worker]:
+        return [worker for worker in self.workers if worker.slot == slot and worker.stays]
+
+    def history(self, slot: int) -> SlotHistory:
+        return self.histories.get(slot, SlotHistory())
+
+    def generations_in_use(self) -> set[int]:
+        return {worker.generation for worker in self.workers}
+
+    def empty_slots(self) -> list[int]:
+        return [slot for slot in range(self.wanted) if slot not in self.finished and not self.staying(slot)]
+
+    def unstaffed_slots(self) -> list[int]:
+        """Slots that should have a ready worker and have none."""
+        staffed = {worker.slot for worker in self.ready()}
+        return [slot for slot in range(self.wanted) if slot not in staffed and slot not in self.finished]
+
+    def all_finished(self) -> bool:
+        return self.wanted > 0 and self.finished >= set(range(self.wanted)) and not self.workers
+
+    # -- acting ----------------------------------------------------------------------------------
+
+    def fill(self, now: float) -> None:
+        """A worker of the trusted generation for every slot that has none and may have one."""
+        empty = [slot for slot in self.empty_slots() if self.history(slot).not_before <= now]
+        if not empty:
+            return
+        zygote = self.generations.loaded(self.trusted)
+        if zygote is None:
+            return
+        for slot in empty:
+            self.spawn(slot, zygote, now=now)
+
+    def spawn(
+        self, slot: int, zygote: Zygote, *, now: float, replaces: Worker | None = None
+    ) -> Worker | None:
+        self._serial += 1
+        cell = self._free_cells.pop()
+        self.ground.board.clear(cell)
+        ours, theirs = socket.socketpair()
+        who = f"worker {slot} gen {zygote.generation}"
+        stacks = StackPipe(self.ground.loop, who=who)
+        worker = Worker(
+            serial=self._serial,
+            slot=slot,
+            cell=cell,
+            zygote=zygote,
+            stacks=stacks,
+            ordered_at=now,
+            replaces=replaces,
+        )
+        worker.channel = Channel(
+            ours, on_message=lambda message: self._heard(worker, message), on_eof=self.ground.wake
+        )
+        with theirs:
+            try:
+                berth = self._berth(worker).to_wire()
+                self.generations.fork(zygote, worker.serial, berth, [theirs.fileno(), stacks.write_fd])
+            except OSError as error:
+                self._not_born(worker, f"the zygote could not be asked to fork: {error}")
+                return None
+        stacks.handed_over()
+        worker.channel.attach(self.ground.loop)
+        if self.quiet:
+            worker.tell(Quiet())
+        self.workers.append(worker)
+        return worker
+
+    def retire(self, worker: Worker, reason: str) -> None:
+        """It may finish what it works on, however long that takes."""
+        if worker.stays:
+            worker.drain(deadline_s=None, reason=reason, kill_at=None)
+
+    def scale(self, wanted: int) -> None:
+        self.wanted = wanted
+        self.finished = {slot for slot in self.finished if slot < wanted}
+        for worker in self.workers:
+            if worker.slot >= wanted:
+                self.retire(worker, "scaled down")
+        self.ground.wake()
+
+    def set_quiet(self, quiet: bool) -> None:
+        self.quiet = quiet
+        for worker in self.workers:
+            worker.tell(Quiet() if quiet else Resume())
+
+    def clear_failed_boots(self) -> None:
+        """Another generation's boots are not held against this one's."""
+        self.histories = {slot: restart.after_ready(history) for slot, history in self.histories.items()}
+
+    def forgive(self, gap_s: float) -> None:
+        """The machine slept: no deadline ran meanwhile."""
+        for worker in self.workers:
+            worker.ordered_at += gap_s
+            if worker.kill_at is not None:
+                worker.kill_at += gap_s
+
+    def check_deadlines(self, now: float) -> None:
+        boot_s = self.ground.settings.timeouts.boot_s
+        for worker in self.workers:
+            if worker.stage is Stage.BOOTING and now - worker.ordered_at > boot_s:
+                self._kill_after_stacks(worker, now, f"not ready within the boot timeout of {boot_s:g} s")
+            elif worker.kill_at is not None and now >= worker.kill_at:
+                worker.kill("did not leave within its deadline")
+            self._check_hearing(worker, now)
+
+    def next_deadline(self, now: float) -> float:
+        moments = [worker.kill_at for worker in self.workers if worker.kill_at is not None]
+        moments += [self.history(slot).not_before for slot in self.empty_slots()]
+        return min((moment for moment in moments if moment > now), default=now + 3600.0)
+
+    # -- hearing ---------------------------------------------------------------------------------
+
+    def zygote_says(self, zygote: Zygote, message: dict[str, Any]) -> None:
+        match message:
+            case {"t": "forked", "serial": serial, "pid": pid}:
+                for worker in self._of(zygote):
+                    if worker.serial == serial:
+                        worker.pid = pid
+            case {"t": "fork_failed", "serial": serial, "error": error}:
+                for worker in [worker for worker in self._of(zygote) if worker.serial == serial]:
+                    self.workers.remove(worker)
+                    self._not_born(worker, f"fork failed: {error}")
+            case {"t": "exit", "pid": pid, "status": status, "peak": peak}:
+                for worker in [worker for worker in self._of(zygote) if worker.pid == pid]:
+                    self.bury(worker, reaper.exit_from_status(status), reaper.peak_bytes(peak))
+
+    def adopt_exits(self, zygote_gone: Callable[[Zygote], bool], strays: dict[int, reaper.Reaped]) -> None:
+        """Workers of a dead zygote: this process reaped them, or nobody can tell how they ended."""
+        for worker in [worker for worker in self.workers if zygote_gone(worker.zygote)]:
+            stray = strays.pop(worker.pid, None) if worker.pid is not None else None
+            if stray is not None:
+                self.bury(worker, stray.exit, stray.peak_memory_bytes)
+            elif worker.channel.at_eof and (worker.pid is None or not _still_there(worker.pid)):
+                self.bury(worker, Lost(), 0)
+
+    def bury(self, worker: Worker, exit_: Exit, peak_memory_bytes: int) -> None:
+        now = self.ground.loop.time()
+        worker.channel.read_to_end()
+        worker.stacks.close()
+        self.workers.remove(worker)
+        obituary = self._obituary(worker, exit_, peak_memory_bytes, now)
+        log_obituary(obituary)
+        self._account(worker, obituary, now)
+        self.post.take_back(worker)
+        body = self.hooks.on_exit(obituary)
+        if body is not None:
+            self.post.add(body)
+        self._discard(worker)
+        self.ground.wake()
+
+    def _heard(self, worker: Worker, message: dict[str, Any]) -> None:
+        match message:
+            case {"t": "ready", "pid": pid}:
+                worker.pid = pid
+                self._became_ready(worker)
+            case {"t": "retire", "reason": reason}:
+                worker.retire_reason = worker.retire_reason or reason
+            case {"t": "leaving", "reason": reason}:
+                worker.stage, worker.left_by_signal = Stage.LEAVING, True
+                worker.leave_reason = worker.leave_reason or reason
+            case {"t": "hangup"}:
+                if self.on_hangup is not None:
+                    self.on_hangup(worker)
+            case {"t": "give_up", "text": text, "exit_code": exit_code}:
+                self._gave_up(worker, text, exit_code)
+            case {"t": "acknowledged", "id": id_}:
+                worker.unacknowledged.pop(id_, None)
+            case {"t": "tasks", "text": text}:
+                extra = {"slot": worker.slot, "worker_pid": worker.pid, "tasks": text}
+                log.warning("tasks of worker %d (pid %s):\n%s", worker.slot, worker.pid, text, extra=extra)
+        self.ground.wake()
+
+    def _gave_up(self, worker: Worker, text: str, exit_code: int) -> None:
+        worker.last_words = text
+        if not worker.is_canary or worker.ready_at is not None:
+            self.conclude(Verdict(exit_code=exit_code, reason="a worker gave up", text=text))
+
+    def conclude(self, verdict: Verdict) -> None:
+        self.verdict = self.verdict or verdict
+
+    def _became_ready(self, worker: Worker) -> None:
+        if worker.stage is not Stage.BOOTING:
+            return
+        now = self.ground.loop.time()
+        worker.stage, worker.ready_at = Stage.READY, now
+        self.ever_ready = True
+        self.histories[worker.slot] = restart.after_ready(self.history(worker.slot))
+        extra = {"slot": worker.slot, "worker_pid": worker.pid, "generation": worker.generation}
+        log.info("worker %d ready after %.2f s", worker.slot, now - worker.ordered_at, extra=extra)
+
+    # -- deaths ----------------------------------------------------------------------------------
+
+    def _obituary(self, worker: Worker, exit_: Exit, peak_memory_bytes: int, now: float) -> Obituary:
+        figures = self.ground.board.read(worker.cell)
+        expected = exit_ == Exited(0) and (worker.stage is Stage.LEAVING or self.ground.settings.burst)
+        ours, oom_kills = worker.killed_because, self._oom_kills.since_last()
+        return Obituary(
+            slot=worker.slot,
+            pid=worker.pid,
+            generation=worker.generation,
+            exit=exit_,
+            cause=str(exit_) if expected else likely_cause(exit_, ours=ours, oom_kills=oom_kills),
+            expected=expected,
+            age_s=now - worker.ordered_at,
+            peak_memory_bytes=peak_memory_bytes,
+            done=figures.done,
+            held=figures.held,
+            label=figures.label,
+            reason=worker.leave_reason,
+        )
+
+    def _account(self, worker: Worker, obituary: Obituary, now: float) -> None:
+        policy, slot, ready_for_s = self.ground.settings.restarts, worker.slot, worker.ready_for_s(now)
+        self.totals = replace(
+            self.totals, done=self.totals.done + obituary.done, deaths=self.totals.deaths + 1
+        )
+        if worker.stage is Stage.LEAVING:
+            history = restart.after_leave(self.history(slot), ready_for_s=ready_for_s or 0.0, policy=policy)
+            self.histories[slot] = history
+            return
+        if obituary.expected:
+            self.finished.add(slot)
+            return
+        self.totals = replace(self.totals, crashes=self.totals.crashes + 1)
+        worker.last_words = worker.last_words or f"a worker {obituary.cause} before it was ready"
+        if not worker.is_canary or worker.ready_at is not None:
+            self._count_death(slot, ready_for_s, now)
+
+    def _count_death(self, slot: int, ready_for_s: float | None, now: float) -> None:
+        policy = self.ground.settings.restarts
+        history = restart.after_death(self.history(slot), ready_for_s=ready_for_s, now=now, policy=policy)
+        self.histories[slot] = history
+        if restart.crash_looped(history, policy):
+            reason = f"slot {slot} crashed {history.crashes} times without {policy.health_s:g} s of health"
+            self.conclude(Verdict(exit_code=ExitCode.CRASH_LOOP, reason=reason))
+        elif restart.boots_exhausted(history, policy) and not self.ready():
+            reason = f"workers did not become ready {history.failed_boots} times in a row"
+            self.conclude(Verdict(exit_code=ExitCode.NO_BOOT, reason=reason))
+
+    def _not_born(self, worker: Worker, why: str) -> None:
+        log.error("worker %d not started: %s", worker.slot, why, extra={"slot": worker.slot})
+        worker.channel.close()
+        worker.stacks.close()
+        self._free_cells.append(worker.cell)
+        self._count_death(worker.slot, None, self.ground.loop.time())
+
+    def _discard(self, worker: Worker) -> None:
+        worker.channel.close()
+        self._free_cells.append(worker.cell)
+
+    def _kill_after_stacks(self, worker: Worker, now: float, because: str) -> None:
+        if worker.stalled_at is None:
+            worker.stalled_at = now
+            worker.ask_for_stacks()
+        elif now - worker.stalled_at > 1.0:
+            worker.kill(because)
+
+    def _check_hearing(self, worker: Worker, now: float) -> None:
+        """Alive, but its end of the link is closed (the application closed all descriptors?)."""
+        if not worker.channel.at_eof or worker.pid is None:
+            return
+        if worker.deaf_since is None:
+            worker.deaf_since = now
+        elif now - worker.deaf_since > _DEAF_FOR_S and worker.kill_at is None:
+            log.error("worker %d closed its link, replacing it", worker.slot, extra={"slot": worker.slot})
+            worker.stage = Stage.LEAVING
+            worker.leave_reason, worker.kill_at = (
+                "closed its link",
+                now + self.ground.settings.timeouts.drain_s,
+            )
+            worker.signal(15)
+
+    def _berth(self, worker: Worker) -> Berth:
+        settings = self.ground.settings
+        recycling = settings.recycling
+        limit = recycling.max_units
+        return Berth(
+            slot=worker.slot,
+            count=self.wanted,
+            generation=worker.generation,
+            cell=worker.cell,
+            supervisor_pid=self.ground.pid,
+            name=settings.name,
+            drain_s=settings.timeouts.drain_s,
+            stall_s=settings.timeouts.stall_s,
+            max_units=None if limit is None else limit + random.randint(0, recycling.max_units_jitter),
+        )
+
+    def _of(self, zygote: Zygote) -> Iterable[Worker]:
+        return [worker for worker in self.workers if worker.zygote is zygote]
+
+
+def _still_there(pid: int) -> bool:
+    # Without a subreaper (macOS) an orphan is init's child: only its pid tells.
+    return reaper.is_child(pid) or (os.uname().sysname == "Darwin" and reaper.exists(pid))

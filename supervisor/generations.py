@@ -1,0 +1,198 @@
+"""Zygotes: one a generation. Starts them, hears from them, starts a lost one again; forks through them."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from supervisor.berth import Inherited
+from supervisor.exits import Exit, Signaled
+from supervisor.ground import Ground
+from supervisor.restart import delay_s
+from supervisor.spawn import spawn
+from supervisor.stack_pipe import StackPipe
+from supervisor.wire import Channel
+
+log = logging.getLogger(__name__)
+
+
+class Phase(enum.Enum):
+    IMPORTING = "importing"
+    LOADED = "loaded"
+    FAILED = "failed"
+    GONE = "gone"
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Zygote:
+    """One process that imported the application. `failure` is what to show the user."""
+
+    generation: int
+    pid: int
+    channel: Channel
+    stacks: StackPipe
+    started_at: float
+    phase: Phase = Phase.IMPORTING
+    failure: str | None = None
+    dismissed: bool = False
+
+    @property
+    def is_loaded(self) -> bool:
+        return self.phase is Phase.LOADED
+
+
+@dataclass(slots=True, kw_only=True)
+class _Restart:
+    deaths: int = 0
+    not_before: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Generations:
+    """`on_message` gets what a zygote says of its workers: forked, fork_failed, exit."""
+
+    ground: Ground
+    on_message: Callable[[Zygote, dict[str, Any]], None]
+    zygotes: list[Zygote] = field(default_factory=list)
+    failures: dict[int, str] = field(default_factory=dict)
+    last: int = 0
+    _restarts: dict[int, _Restart] = field(default_factory=dict)
+
+    def start_next(self, now: float) -> Zygote:
+        """A zygote of a new generation. Raises OSError."""
+        self.last += 1
+        return self._start(self.last, now)
+
+    def loaded(self, generation: int) -> Zygote | None:
+        """The zygote that can fork workers of `generation` now."""
+        for zygote in self.zygotes:
+            if zygote.generation == generation and zygote.phase is Phase.LOADED and not zygote.dismissed:
+                return zygote
+        return None
+
+    def fork(self, zygote: Zygote, serial: int, berth: dict[str, Any], fds: Sequence[int]) -> None:
+        zygote.channel.send_fds({"t": "fork", "serial": serial, "berth": berth}, fds)
+
+    def ensure(self, generation: int, now: float) -> None:
+        """Start the zygote of `generation` again if it was lost."""
+        if any(zygote.generation == generation and not zygote.dismissed for zygote in self.zygotes):
+            return
+        restart = self._restarts.setdefault(generation, _Restart())
+        if now < restart.not_before:
+            return
+        restart.not_before = now + delay_s(restart.deaths + 1, self.ground.settings.restarts)
+        restart.deaths += 1
+        try:
+            self._start(generation, now)
+        except OSError as error:
+            log.error("zygote could not be started: %s", error, extra={"generation": generation})
+
+    def take_failure(self, generation: int) -> str | None:
+        """Why the zygote of `generation` could not import the application, told once."""
+        return self.failures.pop(generation, None)
+
+    def check_import_time(self, now: float) -> None:
+        limit_s = self.ground.settings.timeouts.boot_s
+        for zygote in self.zygotes:
+            if zygote.phase is Phase.IMPORTING and now - zygote.started_at > limit_s:
+                self._failed(zygote, f"the application's import did not finish within {limit_s:g} s")
+                os.kill(zygote.pid, signal.SIGUSR1)
+                self.ground.loop.call_later(0.5, self._kill, zygote)
+
+    def dismiss(self, zygote: Zygote) -> None:
+        """It leaves at once: while importing by force, since it does not listen."""
+        if not zygote.dismissed:
+            zygote.dismissed = True
+            if zygote.phase is Phase.IMPORTING:
+                self._kill(zygote)
+            zygote.channel.close()
+
+    def dismiss_unneeded(self, needed: set[int]) -> None:
+        for zygote in self.zygotes:
+            if zygote.generation not in needed:
+                self.dismiss(zygote)
+
+    def exited(self, pid: int, exit_: Exit) -> Zygote | None:
+        """None if `pid` was no zygote."""
+        zygote = next((zygote for zygote in self.zygotes if zygote.pid == pid), None)
+        if zygote is None:
+            return None
+        self._take_last_words(zygote)
+        self.zygotes.remove(zygote)
+        if self.ground.loop.time() - zygote.started_at > self.ground.settings.restarts.health_s:
+            self._restarts.pop(zygote.generation, None)
+        if zygote.phase is Phase.IMPORTING and not zygote.dismissed:
+            self._failed(zygote, f"the process that imports the application {_how(exit_)}")
+        elif zygote.phase is Phase.LOADED:
+            zygote.phase = Phase.GONE
+        if not zygote.dismissed:
+            extra = {"pid": pid, "generation": zygote.generation, "exit": str(exit_)}
+            log.warning("zygote gen %d gone: %s", zygote.generation, exit_, extra=extra)
+        zygote.channel.close()
+        zygote.stacks.close()
+        return zygote
+
+    def _take_last_words(self, zygote: Zygote) -> None:
+        if not zygote.channel.at_eof:
+            zygote.channel.read_to_end()
+
+    def _start(self, generation: int, now: float) -> Zygote:
+        ground = self.ground
+        ours, theirs = socket.socketpair()
+        stacks = StackPipe(ground.loop, who=f"zygote gen {generation}")
+        with theirs:
+            try:
+                pid = spawn(ground.settings.zygote, self._inheritance(generation, theirs, stacks))
+            except OSError:
+                ours.close()
+                stacks.close()
+                raise
+        stacks.handed_over()
+        channel = Channel(ours, on_message=lambda message: self._heard(zygote, message), on_eof=ground.wake)
+        zygote = Zygote(generation=generation, pid=pid, channel=channel, stacks=stacks, started_at=now)
+        channel.attach(ground.loop)
+        self.zygotes.append(zygote)
+        log.info("zygote started", extra={"pid": pid, "generation": generation})
+        return zygote
+
+    def _inheritance(self, generation: int, link: socket.socket, stacks: StackPipe) -> Inherited:
+        ground = self.ground
+        return Inherited(
+            link_fd=link.fileno(),
+            board_fd=ground.board.fd,
+            lifeline_fd=ground.lifeline_fd,
+            stacks_fd=stacks.write_fd,
+            generation=generation,
+            supervisor_pid=ground.pid,
+            name=ground.settings.name,
+        )
+
+    def _heard(self, zygote: Zygote, message: dict[str, Any]) -> None:
+        match message:
+            case {"t": "loaded", "warnings": warnings}:
+                zygote.phase = Phase.LOADED
+                for warning in warnings:
+                    log.warning("not safe to fork: %s", warning, extra={"generation": zygote.generation})
+            case {"t": "load_failed", "text": text}:
+                self._failed(zygote, text)
+            case _:
+                self.on_message(zygote, message)
+        self.ground.wake()
+
+    def _failed(self, zygote: Zygote, text: str) -> None:
+        zygote.phase, zygote.failure = Phase.FAILED, text
+        self.failures[zygote.generation] = text
+
+    def _kill(self, zygote: Zygote) -> None:
+        if zygote in self.zygotes:
+            os.kill(zygote.pid, signal.SIGKILL)
+
+
+def _how(exit_: Exit) -> str:
+    return f"was {exit_}" if isinstance(exit_, Signaled) else str(exit_)

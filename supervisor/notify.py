@@ -1,0 +1,80 @@
+"""sd_notify(3), in a page: READY, RELOADING, STOPPING, STATUS, WATCHDOG."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from supervisor.status import Status
+
+_STATUS_EVERY_S = 5.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Notifier:
+    """`watchdog_s` None: systemd does not watch. Never blocks; what cannot be sent is dropped."""
+
+    address: str
+    watchdog_s: float | None = None
+    _state: str = "starting"
+    _status_at: float = float("-inf")
+    _watchdog_at: float = float("-inf")
+
+    @classmethod
+    def from_environment(cls) -> Notifier | None:
+        """Takes the variables out of the environment: the workers are not the service's main process."""
+        address = os.environ.pop("NOTIFY_SOCKET", None)
+        microseconds = os.environ.pop("WATCHDOG_USEC", None)
+        watched_pid = os.environ.pop("WATCHDOG_PID", None)
+        if not address:
+            return None
+        watched = microseconds is not None and watched_pid in (None, str(os.getpid()))
+        return cls(address=address, watchdog_s=int(microseconds or 0) / 1e6 if watched else None)
+
+    def tell(self, state: str, picture: Callable[[], Status]) -> None:
+        now = time.monotonic()
+        lines = _transition(self._state, state)
+        changed = state != self._state
+        self._state = state
+        if changed or now - self._status_at > _STATUS_EVERY_S:
+            self._status_at = now
+            lines.append(f"STATUS={_sentence(picture())}")
+        if self.watchdog_s is not None and now - self._watchdog_at > self.watchdog_s / 3:
+            self._watchdog_at = now
+            lines.append("WATCHDOG=1")
+        if lines:
+            self._send("\n".join(lines))
+
+    def _send(self, text: str) -> None:
+        address = "\0" + self.address[1:] if self.address.startswith("@") else self.address
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)
+            sock.sendto(text.encode(), address)
+
+
+def _transition(old: str, new: str) -> list[str]:
+    match (old, new):
+        case (same, also) if same == also:
+            return []
+        case (_, "stopping"):
+            return ["STOPPING=1"]
+        case ("running" | "quiet", "reloading"):
+            # Type=notify-reload wants the time with it, so that an old READY is not taken for this one.
+            return ["RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}"]
+        case ("starting" | "reloading", "running" | "quiet"):
+            return ["READY=1"]
+        case _:
+            return []
+
+
+def _sentence(status: Status) -> str:
+    ready = sum(worker.stage == "ready" for worker in status.workers)
+    busy = sum(worker.busy for worker in status.workers)
+    slots = sum(worker.slots for worker in status.workers)
+    return (
+        f"{status.state}, gen {status.generation}: {ready}/{status.procs} workers ready, {busy}/{slots} busy"
+    )

@@ -1,0 +1,54 @@
+"""Collect dead children, ours and adopted. Knows wait4; not whose they are."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from supervisor.exits import Exit, exit_from_status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reaped:
+    pid: int
+    exit: Exit
+    peak_memory_bytes: int
+
+
+def reap_all() -> list[Reaped]:
+    """Everything that is dead and a child of this process; never waits."""
+    found = []
+    while True:
+        try:
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:
+            return found
+        if pid == 0:
+            return found
+        found.append(
+            Reaped(pid=pid, exit=exit_from_status(status), peak_memory_bytes=peak_bytes(usage.ru_maxrss))
+        )
+
+
+def peak_bytes(ru_maxrss: int) -> int:
+    """Kibibytes on Linux, bytes on macOS (getrusage(2))."""
+    return ru_maxrss if os.uname().sysname == "Darwin" else ru_maxrss * 1024
+
+
+def is_child(pid: int) -> bool:
+    """True while `pid` is a child of this process that nobody has reaped yet."""
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,109 @@
+"""What a fleet is told at its start. Knows limits and units; starts nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MAX_PROCS = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A program to exec; `env` None inherits the supervisor's."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.argv:
+            raise ValueError("argv must name a program")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Companion:
+    """A process that starts before the workers and stops after them."""
+
+    command: Command
+    stop_timeout_s: float = 10.0
+    takes_messages: bool = True
+    title: str = "owner"
+
+    def __post_init__(self) -> None:
+        _positive("stop_timeout_s", self.stop_timeout_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """Seconds; `stall_s` None never kills a blocked worker (for debuggers)."""
+
+    drain_s: float = 25.0
+    boot_s: float = 60.0
+    stall_s: float | None = 30.0
+    hand_back_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.drain_s < 0:
+            raise ValueError(f"drain_s must not be negative, got {self.drain_s!r}")
+        _positive("boot_s", self.boot_s)
+        _positive("stall_s", self.stall_s)
+        _positive("hand_back_s", self.hand_back_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recycling:
+    """When a worker is replaced by a fresh one; None means never."""
+
+    max_units: int | None = None
+    max_units_jitter: int = 0
+    max_memory_bytes: int | None = None
+    max_lifetime_s: float | None = None
+
+    def __post_init__(self) -> None:
+        _positive("max_units", self.max_units)
+        _positive("max_memory_bytes", self.max_memory_bytes)
+        _positive("max_lifetime_s", self.max_lifetime_s)
+        if self.max_units_jitter < 0:
+            raise ValueError(f"max_units_jitter must not be negative, got {self.max_units_jitter!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restarts:
+    """How deaths are answered; the defaults are CONTRACT.md section 6, points 5 and 6."""
+
+    first_delay_s: float = 0.5
+    max_delay_s: float = 30.0
+    health_s: float = 60.0
+    boot_rounds: int = 5
+    crashes: int = 10
+
+    def __post_init__(self) -> None:
+        for name in ("first_delay_s", "max_delay_s", "health_s", "boot_rounds", "crashes"):
+            _positive(name, getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything `supervisor.main.run` needs."""
+
+    procs: int
+    zygote: Command
+    companion: Companion | None = None
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    recycling: Recycling = field(default_factory=Recycling)
+    restarts: Restarts = field(default_factory=Restarts)
+    name: str = "istos-worker"
+    pidfile: Path | None = None
+    control: Path | None = None
+    endpoint: tuple[str, int] | None = None
+    burst: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.procs <= MAX_PROCS:
+            raise ValueError(f"procs must be between 0 and {MAX_PROCS}, got {self.procs!r}")
+
+
+def _positive(name: str, value: float | None) -> None:
+    if value is not None and value <= 0:
+        raise ValueError(f"{name} must be positive, got {value!r}")

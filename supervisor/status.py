@@ -1,0 +1,77 @@
+"""A picture of the fleet at one moment, for people, metrics and the control socket."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStatus:
+    """`stage`: booting, ready or leaving. `private_bytes` None: not measured yet."""
+
+    slot: int
+    pid: int | None
+    generation: int
+    stage: str
+    age_s: float
+    done: int
+    busy: int
+    slots: int
+    serving: bool
+    label: str
+    held: tuple[str, ...]
+    private_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompanionStatus:
+    pid: int | None
+    ready: bool
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Counted since the supervisor started; `done` includes workers that are gone."""
+
+    done: int = 0
+    deaths: int = 0
+    crashes: int = 0
+    recycled: int = 0
+    stalls: int = 0
+    reloads: int = 0
+    reload_failures: int = 0
+    log_lines_lost: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """`state`: starting, running, quiet, reloading or stopping."""
+
+    name: str
+    pid: int
+    state: str
+    generation: int
+    procs: int
+    uptime_s: float
+    workers: tuple[WorkerStatus, ...]
+    companion: CompanionStatus | None
+    totals: Totals
+    last_reload_error: str | None
+
+    @property
+    def live(self) -> bool:
+        return True
+
+    @property
+    def ready(self) -> bool:
+        """Every wanted place is taken by a worker that is ready and serves, and nobody told it to stop."""
+        serving = {worker.slot for worker in self.workers if worker.stage == "ready" and worker.serving}
+        companion_ready = self.companion is None or self.companion.ready
+        return (
+            self.state in ("running", "reloading") and len(serving) >= min(self.procs, 1) and companion_ready
+        )
+
+    def to_wire(self) -> dict[str, Any]:
+        return {**asdict(self), "ready": self.ready}

@@ -1,0 +1,99 @@
+"""How a fleet ends: workers, then the companion, then the zygotes. Only ever gets more urgent."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from dataclasses import dataclass
+
+from supervisor.companions import Keeper
+from supervisor.crew import Crew
+from supervisor.generations import Generations
+from supervisor.ladder import Rung
+from supervisor.verdict import Verdict
+from supervisor.workers import Stage, Worker
+
+log = logging.getLogger(__name__)
+
+_BOOTING_S = 2.0
+_UNKILLABLE_S = 5.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Stopping:
+    """`rung` RUN: nobody has asked to stop."""
+
+    crew: Crew
+    generations: Generations
+    keeper: Keeper | None
+    rung: Rung = Rung.RUN
+    verdict: Verdict | None = None
+    _deadline: float = 0.0
+
+    @property
+    def under_way(self) -> bool:
+        return self.rung is not Rung.RUN
+
+    def ask(self, rung: Rung, verdict: Verdict, now: float) -> None:
+        """The first verdict stays; a lower rung than the present one changes nothing."""
+        self.verdict = self.verdict or verdict
+        if rung <= self.rung:
+            return
+        self.rung = rung
+        if self.keeper is not None:
+            self.keeper.fleet_stops = True
+        timeouts = self.crew.ground.settings.timeouts
+        patience_s = {Rung.DRAIN: timeouts.drain_s, Rung.HAND_BACK: timeouts.hand_back_s}.get(rung, 0.0)
+        self._deadline = now + patience_s
+        log.info("stopping: %s", verdict.reason, extra={"rung": rung.name.lower(), "patience_s": patience_s})
+        self._dismiss_importing()
+        for worker in list(self.crew.workers):
+            self._instruct(worker, now)
+
+    def forgive(self, gap_s: float) -> None:
+        self._deadline += gap_s
+
+    def step(self, now: float) -> bool:
+        """True when everything is gone."""
+        if self.crew.workers:
+            if self.rung is Rung.KILL:
+                for worker in self.crew.workers:
+                    worker.kill("the fleet was killed")
+            return now > self._deadline + _UNKILLABLE_S and self._abandon()
+        if self.keeper is not None and self.keeper.pid is not None:
+            self.keeper.kill() if self.rung is Rung.KILL else self.keeper.stop(now)
+            return False
+        self.generations.dismiss_unneeded(set())
+        if now > self._deadline + _UNKILLABLE_S:
+            for zygote in self.generations.zygotes:
+                os.kill(zygote.pid, signal.SIGKILL)
+        return not self.generations.zygotes
+
+    def next_deadline(self, now: float) -> float:
+        return self._deadline if self.under_way and self._deadline > now else now + 3600.0
+
+    def _instruct(self, worker: Worker, now: float) -> None:
+        reason = self.verdict.reason if self.verdict is not None else "stopping"
+        match self.rung:
+            case Rung.DRAIN:
+                # A worker that is not ready holds nothing worth waiting for.
+                late = min(_BOOTING_S, self._deadline - now) if worker.stage is Stage.BOOTING else None
+                kill_at = self._deadline if late is None else now + late
+                worker.drain(deadline_s=self._deadline - now, reason=reason, kill_at=kill_at)
+            case Rung.HAND_BACK:
+                worker.hand_back(reason=reason, kill_at=self._deadline)
+            case Rung.KILL:
+                worker.kill("the fleet was killed")
+            case Rung.RUN:
+                pass
+
+    def _dismiss_importing(self) -> None:
+        self.generations.dismiss_unneeded(
+            {zygote.generation for zygote in self.generations.zygotes if zygote.is_loaded}
+        )
+
+    def _abandon(self) -> bool:
+        pids = [worker.pid for worker in self.crew.workers]
+        log.error("workers %s cannot be killed, leaving them", pids)
+        return True

@@ -1,0 +1,192 @@
+"""The process that imported the application and forks workers. Holds no state worth saving."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import select
+import signal
+import socket
+import traceback
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from supervisor import early, forksafety, prctl
+from supervisor.berth import Berth, Inherited
+from supervisor.birth import Place, live_as_worker
+from supervisor.board import Board
+from supervisor.exits import ExitCode
+from supervisor.link import WorkerLink
+from supervisor.recorder import swallow_signals
+from supervisor.titles import set_title
+from supervisor.wire import Lines, encode
+
+_OWN_PACKAGE = os.path.dirname(__file__)
+_SWALLOWED = tuple(early.FLEET_SIGNALS - {signal.SIGUSR1})
+
+
+class LoadFailed(Exception):  # noqa: N818
+    """Raised by `load` to say exactly what is to be printed; no traceback is added."""
+
+
+def serve_zygote(
+    *, load: Callable[[], None], child: Callable[[WorkerLink], int], suspects: tuple[type, ...] = ()
+) -> int:
+    """Import the application, then fork workers on order until the supervisor is gone.
+
+    `suspects` are types whose instances must not exist when forking (sessions with threads of their
+    own); living ones are named in a warning. Returns the process's exit code.
+    """
+    inherited = Inherited.take()
+    set_title(inherited.name, f"zygote gen {inherited.generation} [importing]")
+    _own_signals(inherited.stacks_fd)
+    _die_with(inherited.supervisor_pid)
+    early.release_signals()
+    zygote = Zygote(inherited, child)
+    try:
+        load()
+    except LoadFailed as failure:
+        return zygote.report_failure(str(failure))
+    except BaseException as error:  # the application's code: even a SystemExit is its failure to load
+        return zygote.report_failure(user_traceback(error))
+    _own_signals(inherited.stacks_fd)
+    set_title(inherited.name, f"zygote gen {inherited.generation}")
+    zygote.report_loaded(forksafety.findings(suspects, own_fds=zygote.own_fds()))
+    gc.collect()
+    gc.freeze()
+    return zygote.serve()
+
+
+class Zygote:
+    """Its link is read with recv_fds: every fork order comes with the new worker's descriptors."""
+
+    def __init__(self, inherited: Inherited, child: Callable[[WorkerLink], int]) -> None:
+        self._inherited = inherited
+        self._child = child
+        self._board = Board(inherited.board_fd)
+        self._link = socket.socket(fileno=inherited.link_fd)
+        self._lines = Lines()
+        self._fds: deque[int] = deque()
+        self._pid = os.getpid()
+        for fd in (inherited.link_fd, inherited.board_fd, inherited.lifeline_fd, inherited.stacks_fd):
+            os.set_inheritable(fd, False)
+
+    def own_fds(self) -> set[int]:
+        return {self._link.fileno(), self._board.fd, self._inherited.lifeline_fd, self._inherited.stacks_fd}
+
+    def report_loaded(self, warnings: list[str]) -> None:
+        self._send({"t": "loaded", "warnings": warnings})
+
+    def report_failure(self, text: str) -> int:
+        self._send({"t": "load_failed", "text": text})
+        return ExitCode.NO_IMPORT
+
+    def serve(self) -> int:
+        wake_r, wake_w = _pipe()
+        signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _wake_only)
+        self._reap()
+        poll = select.poll()
+        poll.register(self._link, select.POLLIN)
+        poll.register(wake_r, select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poll.poll()}
+            if wake_r in ready:
+                os.read(wake_r, 4096)
+            self._reap()
+            if self._link.fileno() in ready and not self._obey():
+                return 0
+
+    def _obey(self) -> bool:
+        """False when the supervisor is gone or has closed the link: nothing is left to do here."""
+        data, fds, _, _ = socket.recv_fds(self._link, 65536, 64)
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        self._fds.extend(fds)
+        for message in self._lines.feed(data):
+            self._fork(message)
+        return bool(data)
+
+    def _fork(self, order: dict[str, Any]) -> None:
+        link_fd, stacks_fd = self._fds.popleft(), self._fds.popleft()
+        early.hold_signals()
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._become_worker(order, link_fd, stacks_fd)
+            self._send({"t": "forked", "serial": order["serial"], "pid": pid})
+        except OSError as error:
+            self._send({"t": "fork_failed", "serial": order["serial"], "error": str(error)})
+        finally:
+            early.release_signals()
+            os.close(link_fd)
+            os.close(stacks_fd)
+
+    def _become_worker(self, order: dict[str, Any], link_fd: int, stacks_fd: int) -> None:
+        code = 1
+        try:
+            self._link.close()
+            place = Place(
+                berth=Berth.from_wire(order["berth"]),
+                link_fd=link_fd,
+                stacks_fd=stacks_fd,
+                parent_pid=self._pid,
+            )
+            code = live_as_worker(place, board=self._board, child=self._child)
+        finally:
+            os._exit(code)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._send({"t": "exit", "pid": pid, "status": status, "peak": usage.ru_maxrss})
+
+    def _send(self, message: dict[str, Any]) -> None:
+        try:
+            self._link.sendall(encode(message))
+        except OSError:
+            os._exit(0)  # the supervisor is gone; the workers know it by themselves
+
+
+def user_traceback(error: BaseException) -> str:
+    """From the first frame that is neither ours nor the import machinery's."""
+    summary = traceback.TracebackException.from_exception(error)
+    frames = list(summary.stack)
+    while frames and _is_ours(frames[0].filename):
+        frames.pop(0)
+    summary.stack = traceback.StackSummary.from_list(frames)
+    return "".join(summary.format()).rstrip()
+
+
+def _is_ours(filename: str) -> bool:
+    return filename.startswith((_OWN_PACKAGE, "<frozen ")) or "/importlib/" in filename
+
+
+def _own_signals(stacks_fd: int) -> None:
+    swallow_signals(_SWALLOWED)
+    faulthandler.register(signal.SIGUSR1, file=stacks_fd, all_threads=True)
+
+
+def _die_with(supervisor_pid: int) -> None:
+    """An import that never returns would not see the end-of-file; the workers do not need us."""
+    prctl.signal_on_parent_death(signal.SIGKILL)
+    if os.getppid() != supervisor_pid:
+        os._exit(0)
+
+
+def _wake_only(_signum: int, _frame: object) -> None:
+    return None
+
+
+def _pipe() -> tuple[int, int]:
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    os.set_blocking(write, False)
+    return read, write

@@ -17,9 +17,10 @@ class WriteBatch:
     """What one turn of the owner changed. All of it becomes durable, or none."""
 
     rows: list[tuple[int, bytes, bytes | None]] = field(default_factory=list)
-    """(sequence number, head, body): body None leaves the stored body as it is."""
+    """(sequence number, head, body), applied in this order: body None leaves the stored body as it is (and
+    does nothing when there is no such row). A head is UTF-8 JSON text."""
     forgotten: list[int] = field(default_factory=list)
-    """Sequence numbers whose rows go. May name rows that were never stored."""
+    """Sequence numbers whose rows go, applied after `rows`. May name rows that were never stored."""
     notes: dict[str, bytes | None] = field(default_factory=dict)
     """Named values; None deletes."""
 
@@ -36,7 +37,11 @@ class Row:
 
 class QueueMedium(Protocol):
     """One queue's place in a medium. Every method raises StorageUnavailableError, with the file or the
-    server and the reason in its message, when the medium fails; the medium heals itself when it can."""
+    server and the reason in its message, when the medium fails; the medium heals itself when it can.
+
+    A medium may have the attribute `may_skip_commits`; where it is there and true, nothing can ever be read
+    back from the medium, and its holder may save itself the batches: `getattr(medium, "may_skip_commits", False)`.
+    """
 
     @property
     def is_durable(self) -> bool:
@@ -52,7 +57,8 @@ class QueueMedium(Protocol):
         ...
 
     async def commit(self, batch: WriteBatch) -> None:
-        """Atomic and durable on return. One caller at a time."""
+        """Atomic and durable on return. One caller at a time. After an error nothing of the batch is there; a
+        cancelled commit may still happen, whole."""
         ...
 
     async def aclose(self) -> None:

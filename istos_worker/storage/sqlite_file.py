@@ -1,0 +1,217 @@
+"""One SQLite file, used from one thread: opening, writing, healing, and plain words for what went wrong.
+
+Knows nothing of asyncio. After a failure the connection is given up and the next call opens another, so the
+file is usable again as soon as the medium is (crash-only).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+
+from istos_worker.errors import StorageUnavailableError
+from istos_worker.storage import sqlite_schema as schema
+from istos_worker.storage.ownership import OwnerLock
+from istos_worker.storage.protocol import WriteBatch
+
+
+class SQLiteFile:
+    """`path` is absolute. Every method raises StorageUnavailableError naming it."""
+
+    def __init__(self, path: str, *, busy_timeout_s: float) -> None:
+        self.path = path
+        self._busy_timeout_s = busy_timeout_s
+        self._lock = OwnerLock(path)
+        self._db: sqlite3.Connection | None = None
+        self._identity: tuple[int, int] | None = None
+        self._numbers: dict[str, int] = {}
+
+    def open_queue(self, name: str) -> None:
+        with self._usable() as db:
+            self._numbers[name] = schema.queue_number(db, name)
+
+    def close_queue(self, name: str) -> None:
+        self._numbers.pop(name, None)
+
+    def notes(self, name: str) -> dict[str, bytes]:
+        with self._usable() as db:
+            return schema.select_notes(db, self._numbers[name])
+
+    def write(self, batches: Sequence[tuple[str, WriteBatch]]) -> None:
+        """All batches, of queues that are open, in one transaction, synced."""
+        with self._usable() as db:
+            prepared = [
+                statement
+                for name, batch in batches
+                for statement in schema.statements(self._numbers[name], schema.batch_lines(batch))
+            ]
+            if len(prepared) == 1:  # a transaction of its own, and the only wait for the GIL
+                db.execute(*prepared[0])
+                return
+            db.execute("BEGIN IMMEDIATE")
+            for sql, values in prepared:
+                db.execute(sql, values)
+            db.execute("COMMIT")
+
+    def heal(self) -> None:
+        """Opens the file again if need be."""
+        with self._usable():
+            pass
+
+    @contextlib.contextmanager
+    def reading(self, name: str) -> Iterator[sqlite3.Cursor]:
+        """All rows of the queue, through a connection of the calling thread's own; read under `told`."""
+        with self.told():
+            db = self._connect()
+            try:
+                found = schema.select_rows(db, self._numbers[name])
+            except BaseException:
+                db.close()
+                raise
+        try:
+            yield found
+        finally:
+            db.close()
+
+    def checkpoint(self) -> None:
+        """Moves the write-ahead log into the file as far as readers allow; a failure is the next write's."""
+        if self._db is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+
+    def close(self) -> None:
+        """Idempotent. Lets other processes own the file."""
+        self._disconnect()
+        self._lock.release()
+
+    @contextlib.contextmanager
+    def _usable(self) -> Iterator[sqlite3.Connection]:
+        with self.told():
+            self._check_still_there()
+            db = self._db or self._open()
+            try:
+                yield db
+            except BaseException as error:
+                if not _is_busy(error) or db.in_transaction:
+                    # Not only a rollback: where a sync failed, the log may hold the whole batch, and would bring
+                    # it back after a crash. Closing cuts the log to what was reported as written.
+                    self._disconnect()
+                raise
+
+    def _open(self) -> sqlite3.Connection:
+        is_first = self._identity is None
+        if is_first:
+            _make_folder(os.path.dirname(self.path))
+        self._lock.acquire()
+        db = self._connect()
+        try:
+            schema.prepare_connection(db)
+            for name in self._numbers:
+                self._numbers[name] = schema.queue_number(db, name)
+        except BaseException:
+            db.close()
+            raise
+        self._db = db
+        self._identity = _identity(self.path)
+        return db
+
+    def _connect(self) -> sqlite3.Connection:
+        db = sqlite3.connect(
+            self.path,
+            timeout=self._busy_timeout_s,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=64,
+        )
+        db.text_factory = bytes
+        return db
+
+    def _disconnect(self) -> None:
+        if self._db is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.rollback()
+            with contextlib.suppress(sqlite3.Error):
+                self._db.close()
+            self._db = None
+
+    def _check_still_there(self) -> None:
+        """SQLite would go on writing to a file that has lost its name, and create one that is missing."""
+        if self._identity is None:
+            return
+        found = _identity(self.path)
+        if found != self._identity:
+            what = "was removed" if found is None else "was replaced by another"
+            raise StorageUnavailableError(
+                f"sqlite file {self.path} {what} while in use; put it back, or restart the owner to begin anew"
+            )
+
+    @contextlib.contextmanager
+    def told(self) -> Iterator[None]:
+        """Turns what SQLite and the system raise into StorageUnavailableError."""
+        try:
+            yield
+        except schema.WrongSchema as error:
+            raise StorageUnavailableError(f"sqlite file {self.path} cannot be used: {error}") from None
+        except sqlite3.Error as error:
+            raise StorageUnavailableError(
+                f"sqlite file {self.path}: {_reason(error, self.path, self._busy_timeout_s)}"
+            ) from error
+        except OSError as error:
+            raise StorageUnavailableError(
+                f"sqlite file {self.path}: {error.strerror or error} ({error.filename or 'file'})"
+            ) from error
+
+
+def _is_busy(error: BaseException) -> bool:
+    return isinstance(error, sqlite3.Error) and _name_of(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+
+
+def _name_of(error: sqlite3.Error) -> str:
+    return getattr(error, "sqlite_errorname", None) or ""
+
+
+def _reason(error: sqlite3.Error, path: str, busy_timeout_s: float) -> str:
+    name = _name_of(error)
+    if _is_busy(error):
+        return f"locked by another process for more than {busy_timeout_s:g} s"
+    if name == "SQLITE_FULL":
+        return "the disk is full"
+    if name.startswith("SQLITE_READONLY"):
+        return "the file or its folder is read-only for this user"
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        return f"damaged, or no SQLite database ({error}); restore it from a copy, or move it away"
+    if name.startswith("SQLITE_CANTOPEN"):
+        folder = os.path.dirname(path)
+        if os.path.isdir(path):
+            return "cannot be opened: it is a folder"
+        if not os.access(folder, os.W_OK | os.X_OK):
+            return f"cannot be opened: no permission to write in the folder {folder}"
+        return "cannot be opened: no permission, or the file system refuses it"
+    if name.startswith("SQLITE_IOERR"):
+        return f"the disk failed or is at its limit ({error}, {name})"
+    return f"{error} ({name})" if name else str(error)
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _make_folder(folder: str) -> None:
+    """Creates what is missing, durably: a new folder's name is synced in its parent."""
+    missing = []
+    while not os.path.isdir(folder) and (parent := os.path.dirname(folder)) != folder:
+        missing.append(folder)
+        folder = parent
+    for folder in reversed(missing):
+        os.makedirs(folder, exist_ok=True)
+        fd = os.open(os.path.dirname(folder), os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

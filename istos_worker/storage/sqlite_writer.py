@@ -1,0 +1,157 @@
+"""The thread that does a SQLite file's work in order, and joins the batches that wait. Knows no SQL.
+
+One per file and process, shared by everyone in the process who opens that file; it ends with its last queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from istos_worker.errors import StorageUnavailableError
+from istos_worker.storage.protocol import WriteBatch
+from istos_worker.storage.sqlite_file import SQLiteFile
+
+T = TypeVar("T")
+
+_registry: dict[tuple[int, str], FileWriter] = {}
+_registry_lock = threading.RLock()  # a finalizer may run while its own thread holds it
+
+
+@dataclass(slots=True)
+class _Request:
+    """Work on the file; or, with `batch`, a write to the queue `name`."""
+
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Any]
+    work: Callable[[], Any] | None = None
+    name: str = ""
+    batch: WriteBatch | None = None
+
+
+class FileWriter:
+    """Borrow one with `borrow`; it stops when every name borrowed has been given back."""
+
+    def __init__(self, file: SQLiteFile) -> None:
+        self.file = file
+        self._names: set[str] = set()
+        self._key = (os.getpid(), file.path)
+        self._is_stopped = False
+        self._waiting: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        thread_name = f"sqlite {os.path.basename(file.path)}"
+        threading.Thread(target=self._run, name=thread_name, daemon=True).start()
+
+    async def write(self, name: str, batch: WriteBatch) -> None:
+        """Raises StorageUnavailableError. If cancelled, the batch is written all the same."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._waiting.put(_Request(loop, future, name=name, batch=batch))
+        await future
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Runs `work` in the thread, after everything that was asked before."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._waiting.put(_Request(loop, future, work=work))
+        return await future
+
+    async def give_back(self, name: str) -> None:
+        """Returns when the file is closed, if this was its last queue."""
+        with _registry_lock:
+            self._names.discard(name)
+        await self.call(lambda: None)
+
+    def abandon(self, name: str) -> None:
+        """As give_back, from anywhere (a finalizer), without waiting."""
+        with _registry_lock:
+            self._names.discard(name)
+        self._waiting.put(None)
+
+    def _run(self) -> None:
+        while not self._is_stopped:
+            requests = [self._waiting.get()]
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    requests.append(self._waiting.get_nowait())
+            self._serve([request for request in requests if request is not None])
+
+    def _serve(self, requests: Sequence[_Request]) -> None:
+        """In order; neighbouring writes in one transaction."""
+        writes: list[_Request] = []
+        for request in requests:
+            if request.batch is not None:
+                writes.append(request)
+                continue
+            self._write_all(writes)
+            writes = []
+            self._do(request)
+        self._write_all(writes)
+        if not self._names:
+            self._stop_if_unused()
+
+    def _write_all(self, requests: Sequence[_Request]) -> None:
+        if not requests:
+            return
+        error: BaseException | None = None
+        try:
+            self.file.write([(r.name, r.batch) for r in requests if r.batch is not None])
+        except BaseException as failure:  # whatever it is, those who wait must hear of it
+            error = failure
+        for request in requests:
+            _answer(request, None, error)
+
+    def _do(self, request: _Request) -> None:
+        assert request.work is not None
+        try:
+            result = request.work()
+        except BaseException as failure:  # as above
+            _answer(request, None, failure)
+        else:
+            self._stop_if_unused()  # before the answer: give_back promises a closed file
+            _answer(request, result, None)
+
+    def _stop_if_unused(self) -> None:
+        with _registry_lock:  # held while closing, so that the next borrower finds the file closed
+            if self._names or self._is_stopped:
+                return
+            self.file.close()
+            self._is_stopped = True
+            _registry.pop(self._key, None)
+
+
+def borrow(path: str, name: str, *, busy_timeout_s: float) -> FileWriter:
+    """This process's writer of the file, with `name` reserved there.
+
+    Raises StorageUnavailableError when the name is taken."""
+    path = os.path.realpath(path)
+    with _registry_lock:
+        key = (os.getpid(), path)
+        writer = _registry.get(key)
+        if writer is None:
+            writer = _registry[key] = FileWriter(SQLiteFile(path, busy_timeout_s=busy_timeout_s))
+        if name in writer._names:
+            raise StorageUnavailableError(
+                f"queue {name!r} in sqlite file {path} already has an owner in this process"
+            )
+        writer._names.add(name)
+        return writer
+
+
+def _answer(request: _Request, result: Any, error: BaseException | None) -> None:
+    with contextlib.suppress(RuntimeError):  # its loop is closed, nobody waits
+        request.loop.call_soon_threadsafe(_settle, request.future, result, error)
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

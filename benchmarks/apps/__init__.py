@@ -1,0 +1,1 @@
+"""One module per system: its job and its client. Run in that system's own environment."""

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import faulthandler
 import gc
+import os
 import random
 import signal
 import socket
@@ -20,6 +21,8 @@ from supervisor.board import Board
 from supervisor.link import WorkerLink
 from supervisor.recorder import PARENT_DIED, Recorder
 from supervisor.titles import set_title
+
+_OWN_PACKAGE = os.path.dirname(__file__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +50,7 @@ def live_as_worker(place: Place, *, board: Board, child: Callable[[WorkerLink], 
     link = WorkerLink(
         berth, socket.socket(fileno=place.link_fd), cell=board.writer(berth.cell), recorder=recorder
     )
-    link.knows_parent(place.parent_pid)
+    link.introduce(place.parent_pid)
     return _run(child, link)
 
 
@@ -56,8 +59,9 @@ def _run(child: Callable[[WorkerLink], int], link: WorkerLink) -> int:
         return child(link)
     except SystemExit as leaving:
         return _exit_code(leaving)
-    except BaseException:  # the application's code; whatever it is, this process ends of it
-        traceback.print_exc()
+    except BaseException as error:  # the application's code; whatever it is, this process ends of it
+        # Told to the supervisor, not printed: eight workers failing alike are one traceback.
+        link.last_words(user_traceback(error))
         return 1
     finally:
         _say_goodbye()
@@ -74,6 +78,29 @@ def _say_goodbye() -> None:
     """What interpreter shutdown would do, without joining threads that will not stop."""
     with contextlib.suppress(Exception):
         atexit._run_exitfuncs()
+    flush_output()
+
+
+def flush_output() -> None:
+    """Also before a fork: what is buffered would come out once per process."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
+
+
+def user_traceback(error: BaseException) -> str:
+    """From the first frame that is neither ours nor the machinery's."""
+    summary = traceback.TracebackException.from_exception(error)
+    frames = list(summary.stack)
+    while frames and _is_ours(frames[0].filename):
+        frames.pop(0)
+    summary.stack = traceback.StackSummary.from_list(frames)
+    return "".join(summary.format()).rstrip()
+
+
+def _is_ours(filename: str) -> bool:
+    return (
+        filename.startswith((_OWN_PACKAGE, "<frozen "))
+        or "/importlib/" in filename
+        or "/asyncio/" in filename
+    )

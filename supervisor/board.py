@@ -9,8 +9,6 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -126,8 +124,10 @@ def _fit(labels: Sequence[str]) -> bytes:
 
 
 def _anonymous_file() -> int:
-    if sys.platform == "linux":
+    """In memory on Linux, elsewhere a file without a name."""
+    if hasattr(os, "memfd_create"):
         return os.memfd_create("supervisor-board")
-    fd, path = tempfile.mkstemp(prefix="supervisor-board")
-    os.unlink(path)
-    return fd
+    import tempfile
+
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

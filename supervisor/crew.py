@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import logging
 import os
 import random
@@ -13,7 +14,7 @@ from typing import Any
 from supervisor import reaper, restart
 from supervisor.berth import Berth
 from supervisor.board import CELLS
-from supervisor.exits import Exit, ExitCode, Exited, Lost, likely_cause
+from supervisor.exits import Exit, ExitCode, Exited, Lost, exit_from_status, likely_cause
 from supervisor.generations import Generations, Zygote
 from supervisor.ground import Ground
 from supervisor.hooks import Hooks
@@ -30,6 +31,7 @@ from supervisor.workers import Stage, Worker
 log = logging.getLogger(__name__)
 
 _DEAF_FOR_S = 2.0
+_GROUP_SIGNAL_S = 0.3
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,6 +49,7 @@ class Crew:
     finished: set[int] = field(default_factory=set)
     quiet: bool = False
     ever_ready: bool = False
+    told: collections.deque[str] = field(default_factory=lambda: collections.deque(maxlen=20))
     verdict: Verdict | None = None
     totals: Totals = field(default_factory=Totals)
     on_hangup: Callable[[Worker], None] | None = None
@@ -184,7 +187,7 @@ class Crew:
                     self._not_born(worker, f"fork failed: {error}")
             case {"t": "exit", "pid": pid, "status": status, "peak": peak}:
                 for worker in [worker for worker in self._of(zygote) if worker.pid == pid]:
-                    self.bury(worker, reaper.exit_from_status(status), reaper.peak_bytes(peak))
+                    self.bury(worker, exit_from_status(status), reaper.peak_bytes(peak))
 
     def adopt_exits(self, zygote_gone: Callable[[Zygote], bool], strays: dict[int, reaper.Reaped]) -> None:
         """Workers of a dead zygote: this process reaped them, or nobody can tell how they ended."""
@@ -204,33 +207,46 @@ class Crew:
         log_obituary(obituary)
         self._account(worker, obituary, now)
         self.post.take_back(worker)
-        body = self.hooks.on_exit(obituary)
-        if body is not None:
-            self.post.add(body)
+        self._tell_application(obituary)
         self._discard(worker)
         self.ground.wake()
 
     def _heard(self, worker: Worker, message: dict[str, Any]) -> None:
         match message:
+            case {"t": "hello", "pid": pid}:
+                worker.pid = pid
             case {"t": "ready", "pid": pid}:
                 worker.pid = pid
                 self._became_ready(worker)
             case {"t": "retire", "reason": reason}:
                 worker.retire_reason = worker.retire_reason or reason
             case {"t": "leaving", "reason": reason}:
-                worker.stage, worker.left_by_signal = Stage.LEAVING, True
-                worker.leave_reason = worker.leave_reason or reason
+                self._leaves_by_signal(worker, reason)
             case {"t": "hangup"}:
                 if self.on_hangup is not None:
                     self.on_hangup(worker)
             case {"t": "give_up", "text": text, "exit_code": exit_code}:
                 self._gave_up(worker, text, exit_code)
+            case {"t": "last_words", "text": text}:
+                worker.last_words = text
             case {"t": "acknowledged", "id": id_}:
                 worker.unacknowledged.pop(id_, None)
             case {"t": "tasks", "text": text}:
                 extra = {"slot": worker.slot, "worker_pid": worker.pid, "tasks": text}
                 log.warning("tasks of worker %d (pid %s):\n%s", worker.slot, worker.pid, text, extra=extra)
         self.ground.wake()
+
+    def _leaves_by_signal(self, worker: Worker, reason: str) -> None:
+        """Its own ladder runs in it; here is the deadline behind it."""
+        now, timeouts = self.ground.loop.time(), self.ground.settings.timeouts
+        again = worker.stage is Stage.LEAVING
+        worker.stage = Stage.LEAVING
+        worker.leave_reason = worker.leave_reason or reason
+        kill_at = now + (timeouts.hand_back_s if again else timeouts.drain_s)
+        worker.kill_at = kill_at if worker.kill_at is None else min(worker.kill_at, kill_at)
+        # If the signal went to the whole group, ours is on its way: no need to fork for that moment.
+        not_before = max(self.history(worker.slot).not_before, now + _GROUP_SIGNAL_S)
+        self.histories[worker.slot] = replace(self.history(worker.slot), not_before=not_before)
 
     def _gave_up(self, worker: Worker, text: str, exit_code: int) -> None:
         worker.last_words = text
@@ -271,6 +287,15 @@ class Crew:
             reason=worker.leave_reason,
         )
 
+    def _tell_application(self, obituary: Obituary) -> None:
+        try:
+            body = self.hooks.on_exit(obituary)
+        except Exception:  # the application's hook: it must not end the supervisor
+            log.exception("on_exit hook failed")
+            return
+        if body is not None:
+            self.post.add(body)
+
     def _account(self, worker: Worker, obituary: Obituary, now: float) -> None:
         policy, slot, ready_for_s = self.ground.settings.restarts, worker.slot, worker.ready_for_s(now)
         self.totals = replace(
@@ -284,6 +309,9 @@ class Crew:
             self.finished.add(slot)
             return
         self.totals = replace(self.totals, crashes=self.totals.crashes + 1)
+        if worker.last_words is not None and worker.last_words not in self.told:
+            self.told.append(worker.last_words)
+            log.error("worker %d failed:\n%s", slot, worker.last_words, extra={"slot": slot})
         worker.last_words = worker.last_words or f"a worker {obituary.cause} before it was ready"
         if not worker.is_canary or worker.ready_at is not None:
             self._count_death(slot, ready_for_s, now)

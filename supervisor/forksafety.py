@@ -25,13 +25,14 @@ def _threads() -> list[str]:
             frame = frames.get(thread.ident or 0)
             where = f" in {frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
             target = getattr(thread, "_target", None)
-            what = (
-                f" running {target.__module__}.{target.__qualname__}"
-                if hasattr(target, "__qualname__")
-                else ""
-            )
+            what = f" running {_qualified(target)}" if target is not None else ""
             found.append(f"thread {thread.name!r}{what}{where} will not exist in workers")
     return found[:_MAX_NAMED]
+
+
+def _qualified(target: object) -> str:
+    module, name = getattr(target, "__module__", "?"), getattr(target, "__qualname__", None)
+    return f"{module}.{name}" if name is not None else type(target).__qualname__
 
 
 def _native_threads() -> list[str]:

@@ -93,6 +93,11 @@ class Generations:
         except OSError as error:
             log.error("zygote could not be started: %s", error, extra={"generation": generation})
 
+    def starts(self, generation: int) -> int:
+        """How often the zygote of `generation` was started again without lasting."""
+        restart = self._restarts.get(generation)
+        return 0 if restart is None else restart.deaths
+
     def take_failure(self, generation: int) -> str | None:
         """Why the zygote of `generation` could not import the application, told once."""
         return self.failures.pop(generation, None)
@@ -106,11 +111,10 @@ class Generations:
                 self.ground.loop.call_later(0.5, self._kill, zygote)
 
     def dismiss(self, zygote: Zygote) -> None:
-        """It leaves at once: while importing by force, since it does not listen."""
+        """By force: it holds nothing, and an application's exit handlers might take their time."""
         if not zygote.dismissed:
             zygote.dismissed = True
-            if zygote.phase is Phase.IMPORTING:
-                self._kill(zygote)
+            self._kill(zygote)
             zygote.channel.close()
 
     def dismiss_unneeded(self, needed: set[int]) -> None:
@@ -131,7 +135,7 @@ class Generations:
             self._failed(zygote, f"the process that imports the application {_how(exit_)}")
         elif zygote.phase is Phase.LOADED:
             zygote.phase = Phase.GONE
-        if not zygote.dismissed:
+        if not zygote.dismissed and zygote.phase is not Phase.FAILED:
             extra = {"pid": pid, "generation": zygote.generation, "exit": str(exit_)}
             log.warning("zygote gen %d gone: %s", zygote.generation, exit_, extra=extra)
         zygote.channel.close()

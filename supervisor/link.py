@@ -9,6 +9,7 @@ import faulthandler
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -90,9 +91,16 @@ class WorkerLink:
     def generation(self) -> int:
         return self.berth.generation
 
-    def knows_parent(self, pid: int) -> None:
-        """`pid` is the zygote: as a parent it is as good as the supervisor."""
-        self._parents.add(pid)
+    def introduce(self, zygote_pid: int) -> None:
+        """Say who this is, in case the zygote no longer can; as a parent it is as good as the supervisor."""
+        self._parents.add(zygote_pid)
+        self._channel.send({"t": "hello", "pid": os.getpid()})
+
+    def last_words(self, text: str) -> None:
+        """Why this process ends; printed here only if the supervisor cannot."""
+        if self._is_orphan:
+            print(text, file=sys.stderr)
+        self._channel.send({"t": "last_words", "text": text})
 
     async def __aenter__(self) -> Self:
         loop = self._loop = asyncio.get_running_loop()

@@ -9,20 +9,21 @@ import os
 import signal
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from supervisor import early, logs, patience, prctl, reaper
 from supervisor.board import Board
 from supervisor.companions import Keeper
 from supervisor.crew import Crew
 from supervisor.exits import ExitCode, signal_name
-from supervisor.generations import Generations
+from supervisor.generations import Generations, Zygote
 from supervisor.ground import Ground
 from supervisor.hooks import Hooks, PlainHooks
 from supervisor.ladder import Rung
 from supervisor.picture import Picture
 from supervisor.post import Post
 from supervisor.recycling import Recycler
-from supervisor.reloading import Reloading
+from supervisor.reloading import Reloading, ReloadResult
 from supervisor.rolling import Rolling
 from supervisor.services import Refused, Services
 from supervisor.settings import MAX_PROCS, Settings
@@ -31,6 +32,7 @@ from supervisor.stalls import Stalls
 from supervisor.stopping import Stopping
 from supervisor.titles import set_title, supervisor_title
 from supervisor.verdict import Verdict
+from supervisor.workers import Worker
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +42,10 @@ _STRAYS_KEPT_S = 5.0
 
 
 def run(settings: Settings, hooks: Hooks | None = None) -> int:
-    """Supervise until stopped; returns the exit code of CONTRACT.md section 2."""
+    """Supervise until stopped; returns the exit code of CONTRACT.md section 2.
+
+    The fleet's signals are left blocked: what is left for the process to do is to exit.
+    """
     early.hold_signals()
     handler = logs.shield()
     try:
@@ -121,6 +126,7 @@ class Supervisor:
         self._strays = _Strays()
         self._patience = patience.begin(time.monotonic(), patience.boottime())
         self._reload_asked_at = float("-inf")
+        self._title = ""
         picture = Picture(
             crew=self._crew,
             keeper=self._keeper,
@@ -146,8 +152,11 @@ class Supervisor:
         self._begin()
         while True:
             self._wake.clear()
-            if self._step():
-                return self._farewell()
+            try:
+                if self._step():
+                    return self._farewell()
+            except Exception:
+                log.exception("a step failed, will retry")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._idle_for_s()):
                     await self._wake.wait()
@@ -182,7 +191,7 @@ class Supervisor:
     def _tend(self, now: float) -> None:
         """What is done only while nobody has asked to stop."""
         self._generations.check_import_time(now)
-        self._check_first_import()
+        self._check_imports()
         if self._keeper is None or self._keeper.was_ready:
             if self._crew.ever_ready or self._crew.wanted == 0:
                 self._generations.ensure(self._crew.trusted, now)
@@ -227,18 +236,23 @@ class Supervisor:
         self._crew.adopt_exits(lambda zygote: zygote not in alive, self._strays.kept)
         self._strays.forget_old(now)
 
-    def _zygote_says(self, zygote: object, message: dict[str, object]) -> None:
-        self._crew.zygote_says(zygote, message)  # type: ignore[arg-type]
+    def _zygote_says(self, zygote: Zygote, message: dict[str, Any]) -> None:
+        self._crew.zygote_says(zygote, message)
 
-    def _check_first_import(self) -> None:
-        if self._crew.ever_ready or self._reloading.under_way:
-            return
+    def _check_imports(self) -> None:
+        """At first start a failure is the end; later (a lost zygote) there may be workers to keep."""
         failed = self._generations.take_failure(self._crew.trusted)
-        if failed is not None:
-            reason = "the application could not be imported"
-            self._crew.conclude(
-                Verdict(exit_code=ExitCode.NO_IMPORT, reason=reason, text=f"{failed}\n\n{reason}")
-            )
+        if failed is None:
+            return
+        reason = "the application could not be imported"
+        rounds = self._generations.starts(self._crew.trusted)
+        if self._crew.ever_ready and (
+            self._crew.workers or rounds < self._ground.settings.restarts.boot_rounds
+        ):
+            log.error("%s, will retry:\n%s", reason, failed)
+        else:
+            text = f"{failed}\n\n{reason}"
+            self._crew.conclude(Verdict(exit_code=ExitCode.NO_IMPORT, reason=reason, text=text))
 
     # -- ends ------------------------------------------------------------------------------------
 
@@ -255,6 +269,7 @@ class Supervisor:
         self._wake.set()
 
     def _farewell(self) -> int:
+        early.hold_signals()  # closing the loop puts the defaults back: a late TERM must not kill us
         verdict = self._stopping.verdict
         assert verdict is not None
         if verdict.text is not None:
@@ -302,21 +317,21 @@ class Supervisor:
             case Ask.ONE_FEWER:
                 self.scale(self._crew.wanted - 1)
 
-    def _hung_up(self, worker: object) -> None:
+    def _hung_up(self, worker: Worker) -> None:
         """HUP to one worker alone replaces it; to the whole group it is the reload's business."""
 
         def decide() -> None:
             if time.monotonic() - self._reload_asked_at > 2.0:
-                worker.retire_reason = "SIGHUP"  # type: ignore[attr-defined]
+                worker.retire_reason = "SIGHUP"
                 self._wake.set()
 
         self._ground.loop.call_later(1.0, decide)
 
     # -- commands (control socket and signals) ---------------------------------------------------
 
-    def reload(self) -> asyncio.Future[object]:
+    def reload(self) -> asyncio.Future[ReloadResult]:
         self._reload_asked_at = time.monotonic()
-        return self._reloading.request()  # type: ignore[return-value]
+        return self._reloading.request()
 
     def set_quiet(self, quiet: bool) -> None:
         log.info("quiet" if quiet else "resumed")
@@ -349,4 +364,6 @@ class Supervisor:
 
     def _show_title(self) -> None:
         title = supervisor_title(len(self._crew.ready()), self._crew.trusted)
-        set_title(self._ground.settings.name, title)
+        if title != self._title:
+            self._title = title
+            set_title(self._ground.settings.name, title)

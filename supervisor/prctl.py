@@ -23,4 +23,4 @@ def _prctl(option: int, value: int) -> bool:
         return False
     import ctypes  # 5 ms and 1 MB that only this needs
 
-    return ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0
+    return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)

@@ -17,7 +17,7 @@ class Reaped:
 
 def reap_all() -> list[Reaped]:
     """Everything that is dead and a child of this process; never waits."""
-    found = []
+    found: list[Reaped] = []
     while True:
         try:
             pid, status, usage = os.wait4(-1, os.WNOHANG)

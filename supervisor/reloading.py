@@ -88,7 +88,7 @@ class Reloading:
         self._resolve(ReloadResult(generation=self.crew.trusted, error=reason))
 
     def _maybe_begin(self, now: float) -> None:
-        if not self._wanted:
+        if not self._wanted or not self._started:
             return
         self._wanted = False
         self._served, self._waiting = self._waiting, []
@@ -100,6 +100,12 @@ class Reloading:
             self._fail(f"zygote could not be started: {error}")
             return
         self.step_now = Step.IMPORTING
+
+    @property
+    def _started(self) -> bool:
+        """There is something to go back to."""
+        crew = self.crew
+        return crew.ever_ready or (crew.wanted == 0 and self.generations.loaded(crew.trusted) is not None)
 
     def _importing(self, now: float) -> None:
         zygote = self._zygote

@@ -66,8 +66,8 @@ class Status:
 
     @property
     def ready(self) -> bool:
-        """Every wanted place is taken by a worker that is ready and serves, and nobody told it to stop."""
-        serving = {worker.slot for worker in self.workers if worker.stage == "ready" and worker.serving}
+        """Somebody is ready and serves (or nobody is wanted), and nobody told the fleet to stop."""
+        serving = [worker for worker in self.workers if worker.stage == "ready" and worker.serving]
         companion_ready = self.companion is None or self.companion.ready
         return (
             self.state in ("running", "reloading") and len(serving) >= min(self.procs, 1) and companion_ready

@@ -39,7 +39,6 @@ class Worker:
     kill_at: float | None = None
     killed_because: str | None = None
     retire_reason: str | None = None
-    left_by_signal: bool = False
     deaf_since: float | None = None
     stalled_at: float | None = None
     is_canary: bool = False

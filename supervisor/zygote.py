@@ -8,14 +8,13 @@ import os
 import select
 import signal
 import socket
-import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from supervisor import early, forksafety, prctl
 from supervisor.berth import Berth, Inherited
-from supervisor.birth import Place, live_as_worker
+from supervisor.birth import Place, flush_output, live_as_worker, user_traceback
 from supervisor.board import Board
 from supervisor.exits import ExitCode
 from supervisor.link import WorkerLink
@@ -23,7 +22,6 @@ from supervisor.recorder import swallow_signals
 from supervisor.titles import set_title
 from supervisor.wire import Lines, encode
 
-_OWN_PACKAGE = os.path.dirname(__file__)
 _SWALLOWED = tuple(early.FLEET_SIGNALS - {signal.SIGUSR1})
 
 
@@ -51,6 +49,7 @@ def serve_zygote(
         return zygote.report_failure(str(failure))
     except BaseException as error:  # the application's code: even a SystemExit is its failure to load
         return zygote.report_failure(user_traceback(error))
+    flush_output()
     _own_signals(inherited.stacks_fd)
     set_title(inherited.name, f"zygote gen {inherited.generation}")
     zygote.report_loaded(forksafety.findings(suspects, own_fds=zygote.own_fds()))
@@ -80,6 +79,7 @@ class Zygote:
         self._send({"t": "loaded", "warnings": warnings})
 
     def report_failure(self, text: str) -> int:
+        flush_output()
         self._send({"t": "load_failed", "text": text})
         return ExitCode.NO_IMPORT
 
@@ -153,20 +153,6 @@ class Zygote:
             self._link.sendall(encode(message))
         except OSError:
             os._exit(0)  # the supervisor is gone; the workers know it by themselves
-
-
-def user_traceback(error: BaseException) -> str:
-    """From the first frame that is neither ours nor the import machinery's."""
-    summary = traceback.TracebackException.from_exception(error)
-    frames = list(summary.stack)
-    while frames and _is_ours(frames[0].filename):
-        frames.pop(0)
-    summary.stack = traceback.StackSummary.from_list(frames)
-    return "".join(summary.format()).rstrip()
-
-
-def _is_ours(filename: str) -> bool:
-    return filename.startswith((_OWN_PACKAGE, "<frozen ")) or "/importlib/" in filename
 
 
 def _own_signals(stacks_fd: int) -> None:

@@ -41,8 +41,16 @@ def note(event: str, **facts: Any) -> None:
 
 class Hooks:
     def on_exit(self, obituary: Obituary) -> Body | None:
-        note("exit", slot=obituary.slot, dead=obituary.pid, cause=obituary.cause, held=list(obituary.held),
-             expected=obituary.expected, done=obituary.done, generation=obituary.generation)
+        note(
+            "exit",
+            slot=obituary.slot,
+            dead=obituary.pid,
+            cause=obituary.cause,
+            held=list(obituary.held),
+            expected=obituary.expected,
+            done=obituary.done,
+            generation=obituary.generation,
+        )
         return None if obituary.expected else {"bury": obituary.pid}
 
     def metrics(self, status: Status) -> str:
@@ -52,8 +60,11 @@ class Hooks:
 def settings() -> Settings:
     wanted = json.loads(os.environ["FLEET"])
     me = (sys.executable, __file__)
-    companion = Companion(command=Command(argv=(*me, "companion")), **wanted.pop("companion"), title="owner") \
-        if "companion" in wanted else None
+    companion = (
+        Companion(command=Command(argv=(*me, "companion")), **wanted.pop("companion"), title="owner")
+        if "companion" in wanted
+        else None
+    )
     for name in ("control", "pidfile"):
         if name in wanted:
             wanted[name] = Path(wanted[name])

@@ -21,6 +21,8 @@ from istos_worker.wire.codec import decode_reply, encode_params
 from istos_worker.wire.limits import MAX_BATCH, MAX_BATCH_BYTES
 
 Params = tuple[tuple[str, object], ...]
+BATCH_WEIGHT = MAX_BATCH_BYTES * 7 // 10
+"""Bytes of bodies and workflows in one batch: in base64 they stay within the owner's limit."""
 
 
 def new_job_id() -> str:
@@ -63,8 +65,9 @@ class Enqueuer:
     ) -> asyncio.Future[str]:
         """The job's id, once the owner has it. The job travels with others of this turn of the loop."""
         key = (prefix, params, attachment, timeout_s)
+        weight = len(body) + len(wf or "")
         bucket = self._open.get(key)
-        if bucket is None or len(bucket.bodies) >= MAX_BATCH or bucket.size + len(body) > MAX_BATCH_BYTES:
+        if bucket is None or len(bucket.bodies) >= MAX_BATCH or bucket.size + weight > BATCH_WEIGHT:
             if bucket is not None:
                 self._send(bucket)
             bucket = self._open[key] = _Bucket(prefix, params, attachment, timeout_s)
@@ -75,7 +78,7 @@ class Enqueuer:
         bucket.bodies.append(body)
         bucket.wfs.append(wf)
         bucket.futures.append(future)
-        bucket.size += len(body)
+        bucket.size += weight
         return future
 
     def _flush(self) -> None:
@@ -119,6 +122,12 @@ class Enqueuer:
         task = self._loop.create_task(self._send_slowly(bucket, request))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
+
+    async def aclose(self) -> None:
+        """Returns when everything is delivered or given up."""
+        self._flush()
+        while self._sending:
+            await asyncio.gather(*self._sending, return_exceptions=True)
 
     async def _send_slowly(self, bucket: _Bucket, request: Request) -> None:
         try:
@@ -208,11 +217,13 @@ def batch_request(
     job_id: str,
     attachment: bytes | None,
     wfs: Sequence[str | None],
+    *,
+    always_many: bool = False,
 ) -> Request:
-    """One job as `enqueue`, several as `enqueue_many`."""
+    """One job as `enqueue`, several as `enqueue_many`; as `enqueue_many` in any case with `always_many`."""
     named: dict[str, object] = dict(params)
     named.setdefault("job_id", job_id)
-    if len(bodies) == 1 and "members" not in named:
+    if len(bodies) == 1 and not always_many:
         if wfs[0] is not None:
             named["wf"] = wfs[0]
         return Request(prefix, "enqueue", encode_params(named), bodies[0], attachment)

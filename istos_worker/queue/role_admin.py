@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from istos_worker.errors import BadRequestError
+from istos_worker.queue.limits import MAX_KEY
 from istos_worker.queue.records import DeadLetter, Instant, InvalidChordError, JobResult, Parked
-from istos_worker.queue.role_values import MAX_INT, check_size, error_text, required, text_param, to_base64
+from istos_worker.queue.role_values import MAX_INT, check_size, required, text_param, to_base64
 from istos_worker.wire.codec import decode_json, flag_param, int_param, seconds_param
 from istos_worker.wire.keys import VERBS
-from istos_worker.wire.limits import MAX_KEY
 
 if TYPE_CHECKING:
     from istos_worker.queue.state import QueueState
@@ -141,7 +141,7 @@ def bury(call: Call, state: QueueState, now: Instant) -> Reply:
         if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
             raise BadRequestError("the payload must be a JSON object whose 'running' is an array of job ids")
         running = frozenset(listed)
-    reason = error_text(call.params.get("reason", "").encode(), call.limits) or "worker lost"
+    reason = call.params.get("reason") or "worker lost"
     buried = state.bury(required(call.params, "worker"), reason, running, now)
     return {"ok": True, "jobs": buried}
 

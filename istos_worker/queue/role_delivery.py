@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from istos_worker.errors import BadRequestError, IstosError, PayloadTooLargeError
+from istos_worker.queue.limits import MAX_DELAY_S, MAX_KEY
 from istos_worker.queue.records import ClaimRequest, Delivery, Instant, JobRef, Outcome, Parked
 from istos_worker.queue.role_values import (
     JOB_ID,
     MAX_INT,
     check_size,
-    error_text,
     from_base64,
     number,
     optional_seconds,
@@ -19,7 +19,7 @@ from istos_worker.queue.role_values import (
     to_base64,
 )
 from istos_worker.wire.codec import decode_json, decode_tasks, flag_param, int_param, seconds_param
-from istos_worker.wire.limits import MAX_KEY, MAX_NAME, Limits
+from istos_worker.wire.limits import Limits
 
 if TYPE_CHECKING:
     from istos_worker.queue.state import QueueState
@@ -40,7 +40,7 @@ def claim(call: Call, state: QueueState, now: Instant) -> Reply | None:
 
 def _claim_request(call: Call, *, may_wait: bool) -> ClaimRequest:
     params = call.params
-    worker = text_param(params, "worker", MAX_NAME)
+    worker = text_param(params, "worker", MAX_KEY)
     if worker is not None and not JOB_ID.fullmatch(worker):
         raise BadRequestError("worker must be 1 to 64 of the characters A-Z a-z 0-9 . _ -")
     wait_s = seconds_param(params, "wait", 0.0, high=86400.0) if may_wait else 0.0
@@ -85,8 +85,6 @@ def delivery_object(delivery: Delivery) -> dict[str, Any]:
 
 def ack(call: Call, state: QueueState, now: Instant) -> Reply:
     result = call.query.payload or None
-    if result is not None:
-        check_size(len(result), call.limits.payload_bytes, "the result")
     advance = flag_param(call.params, "advance")
     return _outcome_reply(state.ack(job_ref(call.params), now, result=result, advance=advance))
 
@@ -96,8 +94,8 @@ def nack(call: Call, state: QueueState, now: Instant) -> Reply:
     outcome = state.nack(
         job_ref(params),
         now,
-        error=error_text(call.query.payload, call.limits),
-        retry_after_s=optional_seconds(params, "retry_after", call.limits.delay_s),
+        error=call.query.payload.decode("utf-8", "replace") or None,
+        retry_after_s=optional_seconds(params, "retry_after", MAX_DELAY_S),
         discard=flag_param(params, "discard"),
     )
     # The disposition is there even when it is null, as peer 0.3 has it.
@@ -105,7 +103,7 @@ def nack(call: Call, state: QueueState, now: Instant) -> Reply:
 
 
 def release(call: Call, state: QueueState, now: Instant) -> Reply:
-    delay_s = seconds_param(call.params, "delay", 0.0, high=call.limits.delay_s)
+    delay_s = seconds_param(call.params, "delay", 0.0, high=MAX_DELAY_S)
     return _outcome_reply(state.release(job_ref(call.params), now, delay_s=delay_s))
 
 
@@ -141,7 +139,7 @@ def settle(call: Call, state: QueueState, now: Instant) -> Reply | None:
     check_size(len(payload), call.limits.batch_bytes, "the outcomes")
     decoded = decode_json(payload, "the outcomes") if payload else {"outcomes": []}
     listed = decoded.get("outcomes") if isinstance(decoded, dict) else None
-    steps = [_outcome_step(one, call.limits) for one in objects(listed, "outcomes", call.limits)]
+    steps = [_outcome_step(one) for one in objects(listed, "outcomes", call.limits)]
     request = _claim_request(call, may_wait=not steps) if "n" in call.params else None
 
     outcomes = [_run_step(step, state, now) for step in steps]
@@ -169,15 +167,15 @@ def _run_step(step: Step, state: QueueState, now: Instant) -> Reply:
         return {"ok": False, "error": refused.code, "message": refused.message}
 
 
-def _outcome_step(outcome: dict[str, Any], limits: Limits) -> Step:
+def _outcome_step(outcome: dict[str, Any]) -> Step:
     ref = ref_of(outcome)
     match outcome.get("verb"):
         case "ack":
-            return _ack_step(ref, outcome, limits)
+            return _ack_step(ref, outcome)
         case "nack":
-            return _nack_step(ref, outcome, limits)
+            return _nack_step(ref, outcome)
         case "release":
-            delay_s = number(outcome, "delay", limits.delay_s) or 0.0
+            delay_s = number(outcome, "delay", MAX_DELAY_S) or 0.0
             return lambda state, now: _outcome_reply(state.release(ref, now, delay_s=delay_s))
         case "cancelled":
             return lambda state, now: _outcome_reply(state.cancelled(ref, now))
@@ -185,33 +183,22 @@ def _outcome_step(outcome: dict[str, Any], limits: Limits) -> Step:
             raise BadRequestError(f"an outcome's verb is ack, nack, release or cancelled, got {other!r:.40}")
 
 
-def _ack_step(ref: JobRef, outcome: dict[str, Any], limits: Limits) -> Step:
+def _ack_step(ref: JobRef, outcome: dict[str, Any]) -> Step:
     text = outcome.get("result")
     result = None if text is None else from_base64(text, "a result") or None
     advance = outcome.get("advance") is True
-    if result is not None and len(result) > limits.payload_bytes:
-        return _too_large_step(len(result), limits)
     return lambda state, now: _outcome_reply(state.ack(ref, now, result=result, advance=advance))
 
 
-def _too_large_step(size: int, limits: Limits) -> Step:
-    def refuse(state: QueueState, now: Instant) -> Reply:
-        check_size(size, limits.payload_bytes, "the result")
-        return {"ok": False}
-
-    return refuse
-
-
-def _nack_step(ref: JobRef, outcome: dict[str, Any], limits: Limits) -> Step:
+def _nack_step(ref: JobRef, outcome: dict[str, Any]) -> Step:
     text = outcome.get("error")
     if text is not None and not isinstance(text, str):
         raise BadRequestError("an outcome's error must be text")
-    error = None if not text else error_text(text.encode("utf-8", "replace"), limits)
-    retry_after_s = number(outcome, "retry_after", limits.delay_s)
+    retry_after_s = number(outcome, "retry_after", MAX_DELAY_S)
     discard = outcome.get("discard") is True
 
     def step(state: QueueState, now: Instant) -> Reply:
-        done = state.nack(ref, now, error=error, retry_after_s=retry_after_s, discard=discard)
+        done = state.nack(ref, now, error=text or None, retry_after_s=retry_after_s, discard=discard)
         return {**_outcome_reply(done), "disposition": done.disposition}
 
     return step

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from istos_worker.errors import BadRequestError, PayloadTooLargeError
+from istos_worker.queue.limits import MAX_ATTEMPTS, MAX_DELAY_S, MAX_KEY, MAX_PRIORITY
 from istos_worker.queue.records import Instant, NewJob
-from istos_worker.queue.role_values import check_job_id, check_size, checked_wf, from_base64, text_param
+from istos_worker.queue.role_values import check_size, checked_wf, from_base64, text_param
 from istos_worker.wire.codec import decode_json, int_param, seconds_param
 from istos_worker.wire.envelope import decode_envelope
-from istos_worker.wire.limits import MAX_ATTEMPTS, MAX_KEY, MAX_NAME, MAX_PRIORITY, Limits
 
 if TYPE_CHECKING:
     from istos_worker.queue.state import QueueState
@@ -19,22 +19,31 @@ if TYPE_CHECKING:
 
 
 def enqueue(call: Call, state: QueueState, now: Instant) -> Reply:
-    body = call.query.payload
-    check_size(len(body), call.limits.payload_bytes, "the job's body")
-    job_id = call.params.get("job_id")
-    if job_id is not None:
-        check_job_id(job_id)
-    job = _new_job(call, body, job_id, call.params.get("wf"))
+    job = _described(call, call.query.payload)
+    wf = call.params.get("wf")
+    if wf is not None:
+        job.wf = checked_wf(wf, call.limits)
+    job.job_id = call.params.get("job_id")
     done = state.enqueue(job, now)
     return {"job_id": done.job_id, "duplicate": True} if done.duplicate else {"job_id": done.job_id}
 
 
-def _new_job(call: Call, body: bytes, job_id: str | None, wf: str | None) -> NewJob:
-    job = NewJob(body=body, job_id=job_id)
-    if wf is not None:
-        job.wf = checked_wf(wf, call.limits)
-    if call.params:
-        _read_job_params(job, call.params, call.limits)
+def _described(call: Call, body: bytes) -> NewJob:
+    """The job as parameters and attachment tell it, without id and workflow."""
+    job = NewJob(body=body)
+    params = call.params
+    if params:
+        job.priority = int_param(params, "priority", 0, low=-MAX_PRIORITY, high=MAX_PRIORITY)
+        job.delay_s = seconds_param(params, "delay", 0.0, high=MAX_DELAY_S)
+        if "max_attempts" in params:
+            job.max_attempts = int_param(params, "max_attempts", 1, low=1, high=MAX_ATTEMPTS)
+        if "expires" in params:
+            job.expires_s = seconds_param(params, "expires", 0.0, high=MAX_DELAY_S)
+        job.unique_key = text_param(params, "unique_key", MAX_KEY)
+        job.schedule = text_param(params, "schedule", MAX_KEY)
+        job.tick = text_param(params, "tick", MAX_KEY)
+    if (job.schedule is None) != (job.tick is None):
+        raise BadRequestError("schedule and tick go together")
     if call.query.attachment is not None:
         envelope = decode_envelope(call.query.attachment)
         job.correlation_id = envelope.correlation_id
@@ -42,27 +51,25 @@ def _new_job(call: Call, body: bytes, job_id: str | None, wf: str | None) -> New
     return job
 
 
-def _read_job_params(job: NewJob, params: Mapping[str, str], limits: Limits) -> None:
-    job.priority = int_param(params, "priority", 0, low=-MAX_PRIORITY, high=MAX_PRIORITY)
-    job.delay_s = seconds_param(params, "delay", 0.0, high=limits.delay_s)
-    if "max_attempts" in params:
-        job.max_attempts = int_param(params, "max_attempts", 1, low=1, high=MAX_ATTEMPTS)
-    if "expires" in params:
-        job.expires_s = seconds_param(params, "expires", 0.0, high=limits.delay_s)
-    job.unique_key = text_param(params, "unique_key", MAX_KEY)
-    job.schedule = text_param(params, "schedule", MAX_KEY)
-    job.tick = text_param(params, "tick", MAX_NAME)
-    if (job.schedule is None) != (job.tick is None):
-        raise BadRequestError("schedule and tick go together")
-
-
 def enqueue_many(call: Call, state: QueueState, now: Instant) -> Reply:
     bodies, wfs = _members(call)
     base = call.params.get("job_id")
-    if base is not None:
-        check_job_id(f"{base}.{max(len(bodies) - 1, 0)}")
+    alike = _described(call, b"")
     jobs = [
-        _new_job(call, body, None if base is None else f"{base}.{index}", wf)
+        NewJob(
+            body=body,
+            job_id=None if base is None else f"{base}.{index}",
+            wf=None if wf is None else checked_wf(wf, call.limits),
+            priority=alike.priority,
+            delay_s=alike.delay_s,
+            max_attempts=alike.max_attempts,
+            expires_s=alike.expires_s,
+            unique_key=alike.unique_key,
+            schedule=alike.schedule,
+            tick=alike.tick,
+            correlation_id=alike.correlation_id,
+            traceparent=alike.traceparent,
+        )
         for index, (body, wf) in enumerate(zip(bodies, wfs, strict=True))
     ]
     done = state.enqueue_many(jobs, now)
@@ -86,8 +93,6 @@ def _members(call: Call) -> tuple[list[bytes], Sequence[str | None]]:
     if len(listed) > call.limits.batch:
         raise PayloadTooLargeError(f"a batch takes at most {call.limits.batch} jobs, got {len(listed)}")
     bodies = _bodies(call, listed)
-    for body in bodies:
-        check_size(len(body), call.limits.payload_bytes, "a job's body")
     if wfs is None:
         return bodies, [None] * len(bodies)
     if not isinstance(wfs, list) or len(wfs) != len(bodies):

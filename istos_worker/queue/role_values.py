@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from istos_worker.errors import BadRequestError, PayloadTooLargeError
+from istos_worker.queue.limits import MAX_KEY
 from istos_worker.wire.codec import decode_json, seconds_param
-from istos_worker.wire.limits import MAX_KEY, Limits
+from istos_worker.wire.limits import Limits
 
 MAX_INT = 2**63 - 1
 JOB_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_CUT = " ... [cut]"
 
 
 def to_base64(raw: bytes) -> str:
@@ -52,13 +52,6 @@ def check_size(size: int, limit: int, what: str) -> None:
         raise PayloadTooLargeError(f"{what} has {size} bytes, the limit is {limit}")
 
 
-def check_job_id(job_id: str) -> None:
-    if not JOB_ID.fullmatch(job_id):
-        raise BadRequestError(
-            f"job_id must be 1 to 64 of the characters A-Z a-z 0-9 . _ -, got {job_id[:80]!r}"
-        )
-
-
 def checked_wf(wf: str, limits: Limits) -> str:
     check_size(len(wf), limits.wf_bytes, "wf")
     if not isinstance(decode_json(from_base64(wf, "wf"), "wf"), dict):
@@ -73,9 +66,3 @@ def from_base64(text: object, what: str) -> bytes:
         return binascii.a2b_base64(text, strict_mode=True) if text else b""
     except ValueError as broken:  # not ASCII, or not base64
         raise BadRequestError(f"{what} is not base64: {broken}") from broken
-
-
-def error_text(raw: bytes, limits: Limits) -> str | None:
-    if len(raw) > limits.error_bytes:
-        return raw[: limits.error_bytes].decode("utf-8", "ignore") + _CUT
-    return raw.decode("utf-8", "replace") or None

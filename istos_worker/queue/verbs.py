@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,6 +20,8 @@ from istos_worker.wire.limits import Limits
 if TYPE_CHECKING:
     from istos_worker.queue.state import QueueState
 
+log = logging.getLogger(__name__)
+
 Reply = Mapping[str, Any]
 
 
@@ -30,18 +33,23 @@ class Query(Protocol):
 
     def reply(self, payload: bytes, /) -> None: ...
 
+    def drop(self) -> None: ...
+
 
 class Call:
     """One query on its way through a turn: an Operation for the store, and the waiter when it is parked."""
 
-    __slots__ = ("_reply", "_run", "_shape", "limits", "params", "query", "verb")
+    __slots__ = ("_parked", "_reply", "_run", "_shape", "limits", "params", "query", "verb")
 
-    def __init__(self, verb: str, query: Query, params: Mapping[str, str], limits: Limits) -> None:
+    def __init__(
+        self, verb: str, query: Query, params: Mapping[str, str], limits: Limits, parked: set[Call]
+    ) -> None:
         self.verb = verb
         self.query = query
         self.params = params
         self.limits = limits
         self._run = VERB_RUNS[verb]
+        self._parked = parked
         self._reply: Reply | None = None
         self._shape: Callable[[Any], Reply] = role_admin.result_reply
 
@@ -49,15 +57,27 @@ class Call:
         self._reply = self._run(self, state, now)
 
     def done(self) -> None:
-        if self._reply is not None:
-            self.query.reply(encode_reply(self._reply))
+        if self._reply is None:
+            self._parked.add(self)
+        else:
+            self._answer(self._reply)
 
     def failed(self, error: IstosError) -> None:
+        self._parked.discard(self)
         self.query.reply(encode_error(error))
 
     def deliver(self, answer: Any) -> None:
         """What a parked call waited for."""
-        self.query.reply(encode_reply(self._shape(answer)))
+        self._parked.discard(self)
+        self._answer(self._shape(answer))
+
+    def _answer(self, reply: Reply) -> None:
+        try:
+            raw = encode_reply(reply)
+        except TypeError:  # never expected; but no query is left without an answer
+            log.exception("the reply to %s cannot be encoded", self.verb)
+            raw = encode_error(IstosError("the owner's reply cannot be encoded; see its log"))
+        self.query.reply(raw)
 
     def parked_as(self, shape: Callable[[Any], Reply]) -> Call:
         """This call as a waiter whose answer will have `shape`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
@@ -18,6 +19,9 @@ from istos_worker.errors import IstosError
 from istos_worker.wire.settings import ZenohSettings
 
 T = TypeVar("T")
+
+_first_opened_by: int | None = None
+"""The process that opened this interpreter's first session; a forked child inherits the number."""
 
 
 class Handle(Protocol):
@@ -58,9 +62,10 @@ class Incoming:
 
     __slots__ = ("_query", "attachment", "key", "params", "payload")
 
-    def __init__(self, query: zenoh.Query) -> None:
+    def __init__(self, query: zenoh.Query, key: str) -> None:
         self._query: zenoh.Query | None = query
-        self.key = str(query.key_expr)
+        self.key = key
+        """The key we serve."""
         self.params = str(query.parameters)
         payload = query.payload
         self.payload = b"" if payload is None else payload.to_bytes()
@@ -70,6 +75,11 @@ class Incoming:
     @property
     def answered(self) -> bool:
         return self._query is None
+
+    @property
+    def is_exact(self) -> bool:
+        """False when the caller asked a pattern of keys, ours among them."""
+        return self._query is None or "*" not in str(self._query.key_expr)
 
     def reply(self, payload: bytes) -> None:
         """Answers once; a second call does nothing. A caller that is gone is not an error."""
@@ -125,8 +135,19 @@ class Session:
 
     @classmethod
     async def open(cls, settings: ZenohSettings) -> Session:
-        """Raises IstosError naming the endpoints when Zenoh cannot open."""
-        config = zenoh.Config.from_json5(settings.to_json5())
+        """Raises IstosError naming the endpoints when Zenoh cannot open, and in a process forked from one
+        that had a session."""
+        global _first_opened_by
+        if _first_opened_by not in (None, os.getpid()):
+            raise IstosError(
+                "this process was forked from one that had opened a Zenoh session, and such a process can "
+                "open none that works: open the session (App, Client, SyncClient) only after the fork"
+            )
+        _first_opened_by = os.getpid()
+        try:
+            config = zenoh.Config.from_json5(settings.to_json5())
+        except zenoh.ZError as refused:
+            raise IstosError(f"Zenoh does not take this configuration: {refused}") from refused
         try:
             session = await asyncio.to_thread(zenoh.open, config)
         except zenoh.ZError as refused:
@@ -162,7 +183,7 @@ class Session:
     def serve(self, key: str, take: Callable[[list[Incoming]], None]) -> Handle:
         """Answers queries at `key`; `take` gets them in batches, on the loop."""
         handover: _Handover[zenoh.Query] = _Handover(
-            self._loop, lambda queries: take([Incoming(query) for query in queries])
+            self._loop, lambda queries: take([Incoming(query, key) for query in queries])
         )
         return _Declared(
             self._session.declare_queryable(

@@ -1,0 +1,203 @@
+"""The asyncio client of queues: every call a producer or an operator makes. Knows verbs and values."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+from istos_worker.client.bodies import Serializes
+from istos_worker.client.calls import Patience, Request
+from istos_worker.client.producer import Producer, Token
+from istos_worker.wire.keys import queue_prefix
+from istos_worker.wire.limits import MAX_WAIT_S
+
+_LONGEST_HOLD_S = MAX_WAIT_S - 5.0
+_HOLD_RESERVE_S = 5.0
+_POLL_S = 0.1
+_PAGE = 500
+_FINISHED = frozenset(("done", "dead", "cancelled", "unknown"))
+
+
+class Outcome(TypedDict):
+    """What became of a job: its state, and what its handler returned, where that is kept."""
+
+    state: str
+    result: Any
+
+
+class DeadLetter(TypedDict):
+    job_id: str
+    attempts: int
+    last_error: str | None
+    data: Any
+
+
+class Client(Producer):
+    """`async with Client() as client: await client.enqueue("jobs/email", {...})`.
+
+    Opens a session of its own unless it is given one, which it then leaves open. `token` is sent with every
+    call that names none. Calls wait for an owner for `timeout_s` seconds and then raise OwnerUnreachable; a
+    call that got no answer is repeated, and ids chosen here make the repeat harmless.
+    """
+
+    # --- results and dead letters ------------------------------------------------------------------
+
+    async def result(
+        self,
+        prefix: str,
+        job_id: str,
+        *,
+        serializer: Serializes | None = None,
+        token: Token = None,
+        timeout_s: float = 5.0,
+        wait_s: float = 0.0,
+    ) -> Outcome:
+        """What became of the job: `{"state", "result"}`. With `wait_s`, waits that long for it to be finished
+        (an unknown id is told at once). The result itself is there only where the queue keeps results."""
+        queue = queue_prefix(prefix)
+        attachment = self.attachment(token)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait_s
+        while True:
+            left_s = max(until - loop.time(), 0.0)
+            reply = await self._result_once(queue, job_id, attachment, timeout_s, left_s)
+            state = str(reply.get("state", "unknown"))
+            if state in _FINISHED or loop.time() >= until:
+                return {"state": state, "result": self.decoded(reply.get("result"), serializer)}
+
+    async def _result_once(
+        self, queue: str, job_id: str, attachment: bytes | None, timeout_s: float, left_s: float
+    ) -> dict[str, Any]:
+        caller = self.opened()[0]
+        hold_s = min(left_s, _LONGEST_HOLD_S)
+        params: dict[str, object] = {"job_id": job_id}
+        if hold_s <= 0:
+            request = Request.of(queue, "result", params, attachment=attachment)
+            return await caller.call(request, timeout_s)
+        if await caller.settled_dialect(queue, Patience(timeout_s)) == "base":
+            # A peer 0.3 owner answers at once, finished or not: look again a little later.
+            request = Request.of(queue, "result", params, attachment=attachment)
+            reply = await caller.call(request, timeout_s)
+            if reply.get("state") not in _FINISHED:
+                await asyncio.sleep(min(_POLL_S, left_s))
+            return reply
+        request = Request.of(queue, "result", {**params, "wait": round(hold_s, 3)}, attachment=attachment)
+        return await caller.call(request, timeout_s, hold_s=hold_s + min(_HOLD_RESERVE_S, timeout_s))
+
+    async def dead_letters(
+        self,
+        prefix: str,
+        *,
+        serializer: Serializes | None = None,
+        token: Token = None,
+        timeout_s: float = 5.0,
+        limit: int | None = None,
+    ) -> list[DeadLetter]:
+        """The queue's dead letters, oldest first; at most `limit` of them."""
+        letters: list[DeadLetter] = []
+        after: str | None = None
+        while limit is None or len(letters) < limit:
+            size = _PAGE if limit is None else min(_PAGE, limit - len(letters))
+            page = await self.dead_page(prefix, limit=size, after=after, token=token, timeout_s=timeout_s)
+            letters.extend(
+                {
+                    "job_id": job["job_id"],
+                    "attempts": job["attempts"],
+                    "last_error": job["last_error"],
+                    "data": self.decoded(job["data"], serializer),
+                }
+                for job in page["jobs"]
+            )
+            after = page.get("next")
+            if after is None:
+                break
+        return letters[:limit]
+
+    async def dead_page(
+        self,
+        prefix: str,
+        *,
+        limit: int = _PAGE,
+        after: str | None = None,
+        token: Token = None,
+        timeout_s: float = 5.0,
+    ) -> dict[str, Any]:
+        """One page as the owner sends it: `{"jobs": [...], "next": cursor or None}`, data still in base64."""
+        params: dict[str, object] = {"limit": limit}
+        if after is not None:
+            params["after"] = after
+        return await self.call(prefix, "dead", params, token=token, timeout_s=timeout_s)
+
+    async def dead_requeue(
+        self, prefix: str, job_id: str | None = None, *, token: Token = None, timeout_s: float = 5.0
+    ) -> int:
+        """Makes a dead letter, or with no `job_id` all of them, ready again. Returns how many."""
+        reply = await self.call(prefix, "requeue", _one_or_all(job_id), token=token, timeout_s=timeout_s)
+        return int(reply["requeued"])
+
+    async def dead_purge(
+        self, prefix: str, job_id: str | None = None, *, token: Token = None, timeout_s: float = 5.0
+    ) -> int:
+        """Forgets a dead letter, or with no `job_id` all of them. Returns how many."""
+        reply = await self.call(prefix, "purge", _one_or_all(job_id), token=token, timeout_s=timeout_s)
+        return int(reply["purged"])
+
+    # --- managing ----------------------------------------------------------------------------------
+
+    async def cancel(
+        self, prefix: str, job_id: str, *, token: Token = None, timeout_s: float = 5.0
+    ) -> dict[str, Any]:
+        """`{"ok", "state"}`; state "leased" means that the worker running it has been asked to give it up."""
+        return await self.call(prefix, "cancel", {"job_id": job_id}, token=token, timeout_s=timeout_s)
+
+    async def pause(self, prefix: str, *, token: Token = None, timeout_s: float = 5.0) -> None:
+        """The queue delivers nothing more until `resume`, also across restarts."""
+        await self.call(prefix, "pause", token=token, timeout_s=timeout_s)
+
+    async def resume(self, prefix: str, *, token: Token = None, timeout_s: float = 5.0) -> None:
+        await self.call(prefix, "resume", token=token, timeout_s=timeout_s)
+
+    async def stats(self, prefix: str, *, token: Token = None, timeout_s: float = 5.0) -> dict[str, Any]:
+        return await self.call(prefix, "stats", token=token, timeout_s=timeout_s)
+
+    async def why(
+        self, prefix: str, job_id: str, *, token: Token = None, timeout_s: float = 5.0
+    ) -> dict[str, Any]:
+        """`{"state", "why": one sentence on what the job waits for}`."""
+        return await self.call(prefix, "why", {"job_id": job_id}, token=token, timeout_s=timeout_s)
+
+    async def workers(
+        self, prefix: str, *, token: Token = None, timeout_s: float = 5.0
+    ) -> list[dict[str, Any]]:
+        reply = await self.call(prefix, "workers", token=token, timeout_s=timeout_s)
+        return list(reply["workers"])
+
+    async def info(self, prefix: str, *, token: Token = None, timeout_s: float = 5.0) -> dict[str, Any]:
+        """What the owner is and can do. NotFoundError where it is an istos 0.3 node."""
+        return await self.call(prefix, "info", token=token, timeout_s=timeout_s)
+
+    async def last_tick(
+        self, prefix: str, schedule: str, *, token: Token = None, timeout_s: float = 5.0
+    ) -> str | None:
+        """The name of the schedule's last tick that was enqueued."""
+        reply = await self.call(prefix, "tick", {"schedule": schedule}, token=token, timeout_s=timeout_s)
+        last = reply.get("last")
+        return None if last is None else str(last)
+
+    async def call(
+        self,
+        prefix: str,
+        verb: str,
+        params: Mapping[str, object] | None = None,
+        *,
+        token: Token = None,
+        timeout_s: float = 5.0,
+    ) -> dict[str, Any]:
+        """Any verb that may be repeated, and its reply."""
+        request = Request.of(queue_prefix(prefix), verb, params, attachment=self.attachment(token))
+        return await self.opened()[0].call(request, timeout_s)
+
+
+def _one_or_all(job_id: str | None) -> dict[str, object]:
+    return {"all": 1} if job_id is None else {"job_id": job_id}

@@ -1,0 +1,331 @@
+"""The producing half of the client: a session, and every way to put jobs on queues. The tries and the joining
+are in `calls` and `joining`."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from istos_worker.client.bodies import (
+    OnFailure,
+    Serializes,
+    chain_wf,
+    chord_wfs,
+    from_base64,
+    to_body,
+)
+from istos_worker.client.calls import Caller
+from istos_worker.client.joining import BATCH_WEIGHT, Enqueuer, Params, batch_request, new_job_id
+from istos_worker.errors import BadRequestError, PayloadTooLargeError
+from istos_worker.serialization import JsonSerializer
+from istos_worker.wire.envelope import Envelope
+from istos_worker.wire.keys import queue_prefix
+from istos_worker.wire.limits import MAX_BATCH, Limits
+from istos_worker.wire.session import Session
+from istos_worker.wire.settings import ZenohSettings
+
+Token = str | bytes | None
+_MAX_BODY_BYTES = Limits().payload_bytes
+
+
+class Traced(Protocol):
+    """The job that this code runs in, if any: what it enqueues belongs to the same trace."""
+
+    @property
+    def correlation_id(self) -> str | None: ...
+
+    @property
+    def traceparent(self) -> str | None: ...
+
+
+class Producer:
+    """What `Client` is without its results and its managing calls.
+
+    Opens a session of its own unless it is given one, which it then leaves open. `token` is sent with every
+    call that names none. Calls wait for an owner for `timeout_s` seconds and then raise OwnerUnreachable; a
+    call that got no answer is repeated, and ids chosen here make the repeat harmless.
+    """
+
+    def __init__(
+        self,
+        config: ZenohSettings | None = None,
+        *,
+        session: Session | None = None,
+        token: Token = None,
+        serializer: Serializes | None = None,
+        current_job: Callable[[], Traced | None] | None = None,
+    ) -> None:
+        if config is not None and session is not None:
+            raise ValueError("give Client a config or a session, not both")
+        self._settings = config or ZenohSettings()
+        self._session = session
+        self._own_session = session is None
+        self._token = token
+        self._serializer: Serializes = serializer or JsonSerializer()
+        self._current_job = current_job or _no_job
+        self._caller: Caller | None = None
+        self._enqueuer: Enqueuer | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def open(self) -> None:
+        """Opens the session, where there is none. Raises IstosError when Zenoh cannot."""
+        if self._session is None:
+            self._session = await Session.open(self._settings)
+        self._caller = Caller(self._session)
+        self._enqueuer = Enqueuer(self._caller)
+
+    async def aclose(self) -> None:
+        """Waits for what is on its way, and closes the session if it is ours. Idempotent."""
+        enqueuer, self._enqueuer, self._caller = self._enqueuer, None, None
+        if enqueuer is not None:
+            await enqueuer.aclose()
+        session = self._session
+        if session is not None and self._own_session:
+            self._session = None
+            await session.aclose()
+
+    # --- enqueue -----------------------------------------------------------------------------------
+
+    async def enqueue(
+        self,
+        prefix: str,
+        data: Any,
+        *,
+        delay_s: float = 0.0,
+        priority: int = 0,
+        serializer: Serializes | None = None,
+        token: Token = None,
+        timeout_s: float = 5.0,
+        job_id: str | None = None,
+        unique_key: str | None = None,
+        max_attempts: int | None = None,
+        expires_s: float | None = None,
+        schedule: str | None = None,
+        tick: str | None = None,
+    ) -> str:
+        """Puts a job on the queue and returns its id; where `unique_key` or `job_id` is there already, that
+        job's id. Calls made in the same turn of the event loop travel together."""
+        params = _job_params(
+            priority=priority,
+            delay=delay_s,
+            max_attempts=max_attempts,
+            expires=expires_s,
+            unique_key=unique_key,
+            schedule=schedule,
+            tick=tick,
+        )
+        body = self._body(data, serializer)
+        return await self._enqueue_body(prefix, body, params, token=token, timeout_s=timeout_s, job_id=job_id)
+
+    async def _enqueue_body(
+        self,
+        prefix: str,
+        body: bytes,
+        params: Params,
+        *,
+        token: Token,
+        timeout_s: float,
+        job_id: str | None = None,
+        wf: str | None = None,
+    ) -> str:
+        queue, attachment = queue_prefix(prefix), self.attachment(token)
+        enqueuer = self.opened()[1]
+        if job_id is None and not any(name in _ALONE for name, _ in params):
+            return await enqueuer.join(queue, body, params, attachment=attachment, timeout_s=timeout_s, wf=wf)
+        request = batch_request(queue, [body], params, job_id or new_job_id(), attachment, [wf])
+        ids = await enqueuer.deliver(request, [body], params, timeout_s, wfs=[wf])
+        return ids[0]
+
+    async def enqueue_many(
+        self,
+        prefix: str,
+        items: Iterable[Any],
+        *,
+        delay_s: float = 0.0,
+        priority: int = 0,
+        serializer: Serializes | None = None,
+        token: Token = None,
+        timeout_s: float = 5.0,
+        job_id: str | None = None,
+        max_attempts: int | None = None,
+        expires_s: float | None = None,
+    ) -> list[str]:
+        """Puts all items on the queue and returns their ids, in order. Up to 1000 items (and 24 MiB) are one
+        batch, which is there as a whole or not at all; more are sent as several batches, one after the other.
+        With `job_id=X` the ids are X.0, X.1, ..., and the items must fit one batch."""
+        params = _job_params(priority=priority, delay=delay_s, max_attempts=max_attempts, expires=expires_s)
+        bodies = [self._body(item, serializer) for item in items]
+        return await self._enqueue_batch(
+            prefix, bodies, [None] * len(bodies), params, token=token, timeout_s=timeout_s, job_id=job_id
+        )
+
+    async def _enqueue_batch(
+        self,
+        prefix: str,
+        bodies: Sequence[bytes],
+        wfs: Sequence[str | None],
+        params: Params,
+        *,
+        token: Token,
+        timeout_s: float,
+        job_id: str | None = None,
+    ) -> list[str]:
+        queue, attachment = queue_prefix(prefix), self.attachment(token)
+        enqueuer = self.opened()[1]
+        batches = _batches(bodies, wfs)
+        if job_id is not None and len(batches) > 1:
+            raise ValueError(f"job_id= needs items that fit one batch of {MAX_BATCH}, got {len(bodies)}")
+        ids: list[str] = []
+        for batch, flows in batches:
+            base = job_id or new_job_id()
+            request = batch_request(queue, batch, params, base, attachment, flows, always_many=True)
+            ids += await enqueuer.deliver(request, batch, params, timeout_s, wfs=flows)
+        return ids
+
+    async def chain(
+        self,
+        prefixes: Sequence[str],
+        data: Any,
+        *,
+        priority: int = 0,
+        serializer: Serializes | None = None,
+        token: Token = None,
+        timeout_s: float = 5.0,
+    ) -> str:
+        """Runs queues in sequence, each fed what the one before it returned. Returns the first job's id."""
+        if not prefixes:
+            raise ValueError("chain() needs at least one queue")
+        queues = [queue_prefix(prefix) for prefix in prefixes]
+        body = self._body(data, serializer)
+        params = _job_params(priority=priority)
+        return await self._enqueue_body(
+            queues[0], body, params, token=token, timeout_s=timeout_s, wf=chain_wf(queues)
+        )
+
+    async def group(
+        self,
+        prefix: str,
+        items: Iterable[Any],
+        *,
+        priority: int = 0,
+        serializer: Serializes | None = None,
+        token: Token = None,
+        timeout_s: float = 5.0,
+    ) -> list[str]:
+        """Puts a batch of jobs on one queue and returns their ids."""
+        return await self.enqueue_many(
+            prefix, items, priority=priority, serializer=serializer, token=token, timeout_s=timeout_s
+        )
+
+    async def chord(
+        self,
+        prefix: str,
+        items: Iterable[Any],
+        callback: tuple[str, Any],
+        *,
+        priority: int = 0,
+        serializer: Serializes | None = None,
+        token: Token = None,
+        timeout_s: float = 5.0,
+        on_failure: OnFailure | None = None,
+    ) -> list[str]:
+        """A group, and once all of its jobs have succeeded a job on `callback`'s queue whose body is
+        `{"results": [...in order...], "input": callback's data}`. Returns the members' ids.
+
+        `on_failure`: what a dead member does to the chord: it "wait"s (also the default), the chord "fail"s,
+        or it "collect"s the error in the member's place.
+        """
+        callback_queue = queue_prefix(callback[0])
+        bodies = [self._body(item, serializer) for item in items]
+        callback_body = self._body(callback[1], serializer)
+        chord_id = secrets.token_hex(16)
+        params = _job_params(priority=priority)
+        if not bodies:
+            await self._fire_empty(callback_queue, callback[1], chord_id, serializer, token, timeout_s)
+            return []
+        wfs = chord_wfs(chord_id, len(bodies), (callback_queue, callback_body), on_failure)
+        return await self._enqueue_batch(prefix, bodies, wfs, params, token=token, timeout_s=timeout_s)
+
+    async def _fire_empty(
+        self,
+        queue: str,
+        data: Any,
+        chord_id: str,
+        serializer: Serializes | None,
+        token: Token,
+        timeout_s: float,
+    ) -> None:
+        body = {"results": [], "input": data}
+        await self.enqueue(
+            queue, body, job_id=f"{chord_id}.cb", serializer=serializer, token=token, timeout_s=timeout_s
+        )
+
+    # --- parts -------------------------------------------------------------------------------------
+
+    def opened(self) -> tuple[Caller, Enqueuer]:
+        if self._caller is None or self._enqueuer is None:
+            raise RuntimeError("the client is not open: use `async with Client() as client`")
+        return self._caller, self._enqueuer
+
+    def _body(self, data: Any, serializer: Serializes | None) -> bytes:
+        body = to_body(serializer or self._serializer, data)
+        if len(body) > _MAX_BODY_BYTES:
+            # Refused here, so that it cannot spoil the batch it would travel in.
+            raise PayloadTooLargeError(
+                f"the job's body has {len(body)} bytes, the limit is {_MAX_BODY_BYTES}: keep the data "
+                "elsewhere and enqueue a reference to it"
+            )
+        return body
+
+    def decoded(self, text: str | None, serializer: Serializes | None) -> Any:
+        return from_base64(serializer or self._serializer, text)
+
+    def attachment(self, token: Token) -> bytes | None:
+        chosen = self._token if token is None else token
+        job = self._current_job()
+        return Envelope(
+            token=chosen.decode() if isinstance(chosen, bytes) else chosen,
+            correlation_id=None if job is None else job.correlation_id,
+            traceparent=None if job is None else job.traceparent,
+        ).encode()
+
+
+_ALONE = frozenset(("unique_key", "schedule", "tick"))
+"""What belongs to one job alone, so that job travels alone."""
+
+
+def _job_params(**named: Any) -> Params:
+    if named.get("delay", 0) < 0:
+        raise BadRequestError(f"delay_s must not be negative, got {named['delay']!r}")
+    return tuple((name, value) for name, value in named.items() if value not in (None, 0))
+
+
+def _batches(
+    bodies: Sequence[bytes], wfs: Sequence[str | None]
+) -> list[tuple[list[bytes], list[str | None]]]:
+    """Split where a batch has its most members or bytes (as base64, with room for workflows)."""
+    batches: list[tuple[list[bytes], list[str | None]]] = []
+    size = 0
+    for body, wf in zip(bodies, wfs, strict=True):
+        weight = len(body) + len(wf or "")
+        if not batches or len(batches[-1][0]) >= MAX_BATCH or size + weight > BATCH_WEIGHT:
+            batches.append(([], []))
+            size = 0
+        batches[-1][0].append(body)
+        batches[-1][1].append(wf)
+        size += weight
+    return batches
+
+
+def _no_job() -> None:
+    return None

@@ -60,11 +60,11 @@ class Hooks:
 def settings() -> Settings:
     wanted = json.loads(os.environ["FLEET"])
     me = (sys.executable, __file__)
-    companion = (
-        Companion(command=Command(argv=(*me, "companion")), **wanted.pop("companion"), title="owner")
-        if "companion" in wanted
-        else None
-    )
+    companion = None
+    if "companion" in wanted:
+        options = wanted.pop("companion")
+        argv = tuple(options.pop("argv", (*me, "companion")))
+        companion = Companion(command=Command(argv=argv), title="owner", **options)
     for name in ("control", "pidfile"):
         if name in wanted:
             wanted[name] = Path(wanted[name])
@@ -102,8 +102,7 @@ async def serve(link: WorkerLink) -> int:
             note("order", order=type(order).__name__)
             match order:
                 case Drain() | Orphaned():
-                    while busy():
-                        await asyncio.sleep(0.02)
+                    await work_done()
                     break
                 case HandBack():
                     break
@@ -112,6 +111,11 @@ async def serve(link: WorkerLink) -> int:
                     link.acknowledge(order)
     note("left", slot=link.slot)
     return 0
+
+
+async def work_done() -> None:
+    while busy():  # noqa: ASYNC110 the test is another process
+        await asyncio.sleep(0.02)
 
 
 def report(link: WorkerLink) -> None:

@@ -1,0 +1,268 @@
+"""Workers, zygotes and supervisors that die: who is replaced, who leaves, what is said."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.crash.supervisor.conftest import Fleet
+
+pytestmark = pytest.mark.crash
+
+EXITS = """
+import os, asyncio
+async def main(link):
+    async with link:
+        link.ready()
+        {}
+"""
+
+
+def test_a_killed_worker_is_replaced_and_mourned(fleet: Fleet) -> None:
+    fleet.busy()
+    fleet.start(procs=2)
+    fleet.wait("ready", count=2)
+    victim = fleet.wait("ready", slot=0)["pid"]
+
+    os.kill(victim, signal.SIGKILL)
+
+    exit_ = fleet.wait("exit", slot=0)
+    assert exit_["held"] == ["unit-0"]
+    assert "killed by SIGKILL" in exit_["cause"]
+    assert fleet.wait("message")["body"] == {"bury": victim}
+    fleet.wait("ready", slot=0, count=2)
+    fleet.busy(False)
+    fleet.signal(signal.SIGTERM)
+    fleet.ends(0)
+
+
+def test_the_only_worker_is_buried_by_its_replacement(fleet: Fleet) -> None:
+    fleet.start(procs=1)
+    victim = fleet.wait("ready")["pid"]
+
+    os.kill(victim, signal.SIGKILL)
+
+    replacement = fleet.wait("ready", count=2)["pid"]
+    assert fleet.wait("message")["pid"] == replacement
+    fleet.signal(signal.SIGTERM)
+    fleet.ends(0)
+
+
+@pytest.mark.parametrize(
+    "ending", ["return 0", "return 7", "os.kill(os.getpid(), 11)", "raise ValueError('of the user')"]
+)
+def test_a_worker_that_always_dies_ends_the_fleet_with_5(fleet: Fleet, ending: str) -> None:
+    fleet.start(EXITS.format(ending), procs=2)
+
+    fleet.ends(5)
+    assert fleet.log_text().count("Traceback") <= 1
+
+
+def test_a_worker_that_never_gets_ready_ends_the_fleet_with_3(fleet: Fleet) -> None:
+    fleet.start("async def main(link): raise RuntimeError('cannot boot')", procs=2)
+
+    fleet.ends(3)
+    assert fleet.log_text().count("RuntimeError: cannot boot") == 1
+
+
+def test_a_worker_that_hangs_at_boot_ends_the_fleet_with_3(fleet: Fleet) -> None:
+    fleet.start(
+        "import time\nasync def main(link): time.sleep(3600)",
+        timeouts={"boot_s": 0.2},
+        restarts={"first_delay_s": 0.01, "max_delay_s": 0.01, "boot_rounds": 2},
+    )
+
+    fleet.ends(3)
+    assert "not ready within the boot timeout" in fleet.log_text()
+    assert "time.sleep" not in fleet.log_text().split("stacks of")[0]
+
+
+def test_a_failed_import_exits_4_with_the_users_traceback_once(fleet: Fleet) -> None:
+    fleet.start("def f():\n    import nowhere_to_be_found\nf()", procs=4)
+
+    fleet.ends(4)
+    text = fleet.log_text()
+    assert text.count("ModuleNotFoundError") == 1
+    assert "serve_zygote" not in text
+
+
+def test_an_import_that_segfaults_exits_4(fleet: Fleet) -> None:
+    fleet.start("import os; os.kill(os.getpid(), 11)")
+
+    fleet.ends(4)
+    assert "was killed by SIGSEGV" in fleet.log_text()
+
+
+def test_an_import_that_calls_exit_exits_4(fleet: Fleet) -> None:
+    fleet.start("raise SystemExit(0)")
+
+    fleet.ends(4)
+
+
+def test_workers_of_a_killed_supervisor_finish_their_work_and_leave(fleet: Fleet) -> None:
+    fleet.busy()
+    fleet.start(procs=2, companion={})
+    fleet.wait("ready", count=2)
+
+    fleet.signal(signal.SIGKILL)
+
+    fleet.wait("order", order="Orphaned", count=2)
+    assert not fleet.events("companion left")
+    fleet.busy(False)
+    fleet.nothing_left()
+    left = [one["event"] for one in fleet.events() if one["event"] in ("left", "companion left")]
+    assert left == ["left", "left", "companion left"]
+
+
+def test_a_killed_zygote_disturbs_no_worker_and_comes_back(fleet: Fleet) -> None:
+    fleet.start("import sys; note = sys.modules['__main__'].note; note('imported')", procs=2)
+    fleet.wait("ready", count=2)
+    zygote = fleet.wait("imported")["pid"]
+    victim = fleet.wait("ready", slot=1)["pid"]
+
+    os.kill(zygote, signal.SIGKILL)
+    fleet.wait("imported", count=2)
+    assert not fleet.events("order")
+    os.kill(victim, signal.SIGKILL)
+
+    assert "killed by SIGKILL" in fleet.wait("exit", slot=1)["cause"]
+    fleet.wait("ready", slot=1, count=2)
+    fleet.signal(signal.SIGTERM)
+    fleet.ends(0)
+
+
+def test_supervisor_and_zygote_killed_together_leave_nothing(fleet: Fleet) -> None:
+    fleet.start("import sys; note = sys.modules['__main__'].note; note('imported')", procs=2)
+    fleet.wait("ready", count=2)
+
+    fleet.signal(signal.SIGKILL)
+    os.kill(fleet.wait("imported")["pid"], signal.SIGKILL)
+
+    fleet.nothing_left()
+
+
+def test_an_orphan_that_hangs_is_ended_by_its_fuse(fleet: Fleet) -> None:
+    app = """
+import asyncio, time
+async def main(link):
+    async with link:
+        link.ready()
+        async for order in link.orders():
+            time.sleep(3600)
+"""
+    fleet.start(app, timeouts={"drain_s": 0.1})
+    fleet.wait_log("ready after")
+
+    fleet.signal(signal.SIGKILL)
+
+    fleet.nothing_left()
+
+
+def test_a_killed_companion_comes_back_and_workers_stay(fleet: Fleet) -> None:
+    fleet.start(companion={})
+    fleet.wait("ready")
+
+    os.kill(fleet.wait("companion ready")["pid"], signal.SIGKILL)
+
+    fleet.wait("companion ready", count=2)
+    assert not fleet.events("order")
+    fleet.signal(signal.SIGTERM)
+    fleet.ends(0)
+    assert fleet.events()[-1]["event"] == "companion left"
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
+def test_a_companion_told_to_stop_alone_is_started_again(fleet: Fleet, signum: int) -> None:
+    fleet.start(companion={})
+    fleet.wait("ready")
+
+    os.kill(fleet.wait("companion ready")["pid"], signum)
+
+    fleet.wait("companion ready", count=2)
+    assert len(fleet.events("companion left")) == 1
+    fleet.signal(signal.SIGTERM)
+    fleet.ends(0)
+
+
+def test_a_companion_that_cannot_start_ends_the_fleet_with_3(fleet: Fleet) -> None:
+    fleet.start(companion={"argv": ["/bin/false"]})
+
+    fleet.ends(3)
+    assert not fleet.events("born")
+
+
+def test_a_frozen_loop_is_reported_with_its_stacks_then_replaced(fleet: Fleet) -> None:
+    app = """
+import asyncio, time
+async def main(link):
+    async with link:
+        link.ready()
+        if link.generation and not __import__('os').path.exists('{once}'):
+            open('{once}', 'w').close()
+            def stuck_here(): time.sleep(3600)
+            stuck_here()
+        async for order in link.orders():
+            return 0
+"""
+    fleet.start(app.replace("{once}", str(fleet.directory / "once")), timeouts={"stall_s": 0.5})
+
+    assert "stalled" in fleet.wait("exit")["cause"]
+    assert "stuck_here" in fleet.log_text()
+    fleet.wait("born", count=2)
+    fleet.until(lambda: fleet.log_text().count("ready after") == 2, what="second worker")
+    fleet.signal(signal.SIGTERM)
+    fleet.ends(0)
+
+
+def test_a_fork_that_fails_is_tried_again_and_gives_up_with_3(fleet: Fleet) -> None:
+    fleet.start("import os\ndef fork(): raise OSError(11, 'no more processes')\nos.fork = fork")
+
+    fleet.ends(3)
+    assert "fork failed: [Errno 11] no more processes" in fleet.log_text()
+
+
+def test_a_log_pipe_that_nobody_reads_stops_nothing(fleet: Fleet) -> None:
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    while True:
+        try:
+            os.write(write, b"x" * 4096)
+        except BlockingIOError:
+            break
+    os.set_blocking(write, True)
+    fleet.start(procs=1, log=write)
+    os.close(write)
+    victim = fleet.wait("ready")["pid"]
+
+    os.kill(victim, signal.SIGKILL)
+
+    fleet.wait("ready", count=2)
+    fleet.signal(signal.SIGTERM)
+    fleet.ends(0)
+    os.close(read)
+
+
+def test_strangers_are_reaped_and_not_taken_for_workers(fleet: Fleet) -> None:
+    app = """
+import asyncio, os, subprocess
+async def main(link):
+    async with link:
+        link.ready()
+        if os.fork() == 0:
+            if os.fork() == 0:
+                os._exit(9)
+            os._exit(0)
+        async for order in link.orders():
+            return 0
+"""
+    fleet.start(app)
+    fleet.wait_log("ready after")
+
+    fleet.signal(signal.SIGTERM)
+
+    fleet.ends(0)
+    assert len(fleet.events("exit")) == 1

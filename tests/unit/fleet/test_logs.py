@@ -1,0 +1,70 @@
+"""Lines of several processes on one pipe stay whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+WRITER = """
+import logging, sys
+from istos_worker.observability.logs import configure_logs
+with configure_logs(process=sys.argv[1], format_="json", lock=sys.argv[2]):
+    for number in range(40):
+        logging.getLogger("app").warning("%s", sys.argv[1] * (20_000 if number % 2 else 3), extra={"number": number})
+"""
+
+
+def test_long_lines_of_four_processes_at_once_all_parse(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    lock.touch()
+    read, write = os.pipe()
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, name, str(lock)], stderr=write) for name in "abcd"
+    ]
+    os.close(write)
+
+    with os.fdopen(read, "rb") as lines:
+        parsed = [json.loads(line) for line in lines]
+
+    assert [writer.wait() for writer in writers] == [0, 0, 0, 0]
+    assert len(parsed) == 160
+    assert {len(line["message"]) for line in parsed} == {3, 20_000}
+
+
+def test_what_json_cannot_carry_is_still_one_line_that_parses() -> None:
+    script = """
+import logging
+from istos_worker.observability.logs import configure_logs
+with configure_logs(process="p", format_="json"):
+    log = logging.getLogger("app")
+    log.error("two\\nlines \\udc80", extra={"odd": {1, 2}, "big": 2**80})
+    log.error("%d arguments", "wrong")
+    try:
+        1 / 0
+    except ZeroDivisionError:
+        log.exception("failed")
+"""
+    done = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, check=True)
+    parsed = [json.loads(line) for line in done.stderr.splitlines()]
+    assert len(parsed) == 3
+    assert "ZeroDivisionError" in parsed[2]["exception"]
+
+
+def test_a_pipe_that_nobody_reads_blocks_nobody() -> None:
+    script = """
+import logging
+from istos_worker.observability.logs import configure_logs
+with configure_logs(process="p"):
+    for _ in range(30_000):
+        logging.getLogger("app").warning("x" * 100)
+print("done")
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.read() == b"done\n"
+    assert process.stderr is not None
+    process.stderr.close()
+    assert process.wait() == 0

@@ -136,7 +136,9 @@ def _plain(value: Any, path: str, depth: int) -> Any:
         case float() if not isfinite(value):
             raise ValueError(f"{path} is {_not_finite_name(value)}, which JSON cannot carry")
         case dict():
-            return {_key(key, path): _plain(each, _below(path, key), depth + 1) for key, each in value.items()}
+            return {
+                _key(key, path): _plain(each, _below(path, key), depth + 1) for key, each in value.items()
+            }
         case list() | tuple():
             return [_plain(each, f"{path}[{index}]", depth + 1) for index, each in enumerate(value)]
         case set() | frozenset():
@@ -174,7 +176,9 @@ def _key(key: Any, path: str) -> str:
     try:
         (text,) = orjson.loads(orjson.dumps({key: 0}, option=_OPTIONS))
     except TypeError as refused:
-        raise TypeError(f"{path} has a key of type {type(key).__name__}, which JSON cannot carry") from refused
+        raise TypeError(
+            f"{path} has a key of type {type(key).__name__}, which JSON cannot carry"
+        ) from refused
     return str(text)
 
 

@@ -1,7 +1,7 @@
 """The consumer: claim pump, slots, running one delivery, dependencies (docs/worker.md)."""
 
 from istos_worker.worker.control import Cancelled, Control, Discard, Retry, Snooze
-from istos_worker.worker.dependencies import Depends, DependencyCycleError
+from istos_worker.worker.dependencies import DependencyCycleError, Depends
 from istos_worker.worker.handlers import Handler, Handlers, Middleware
 from istos_worker.worker.settings import WorkerHooks, WorkerSettings, new_worker_id
 from istos_worker.worker.statistics import Statistics

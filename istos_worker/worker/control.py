@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 
-class Control(Exception):
+class Control(Exception):  # noqa: N818 - not a failure
     """A decision of the handler about its own job, not a failure of its code."""
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from istos_worker.wire.keys import queue_prefix
+
+_WORKER_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 def new_worker_id() -> str:
@@ -32,11 +35,13 @@ class WorkerSettings:
     prefetch_s: float = 0.05
     """Jobs are claimed ahead only as far as the slots will start them within this time."""
     prefetch_max: int = 128
-    release_s: float = 5.0
-    """How long a drain may take to hand back what is held."""
+    release_s: float = 1.5
+    """How long a drain may go past its deadline to hand back what is held."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prefix", queue_prefix(self.prefix))
+        if not _WORKER_ID.fullmatch(self.worker_id):
+            raise ValueError(f"worker_id must be 1 to 64 letters, digits and . _ -, got {self.worker_id!r}")
         if self.concurrency < 1:
             raise ValueError(f"concurrency must be 1 or more, got {self.concurrency!r}")
         if self.poll_interval_s <= 0:

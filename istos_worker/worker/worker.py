@@ -1,38 +1,35 @@
-"""One queue's worker in one process. Joins link, pump and slots; decides nothing about a single job."""
+"""One queue's worker in one process. Joins link, pumps and slots; decides nothing about a single job."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+import logging
+import time
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Self
+
+import orjson
 
 from istos_worker.serialization import JsonSerializer, Serializer
+from istos_worker.wire.keys import notify_key, orders_key, worker_key
+from istos_worker.worker.base_pump import BasePump
+from istos_worker.worker.delivery import Delivery
 from istos_worker.worker.handlers import Handlers
+from istos_worker.worker.link import Dialect, Mesh, OwnerLink, OwnerLost, Undeclarable
+from istos_worker.worker.outage import Outage
+from istos_worker.worker.outbox import Outbox
+from istos_worker.worker.outcomes import Outcome
+from istos_worker.worker.prefetch import Prefetch
+from istos_worker.worker.pump import ClaimNumbers, Gate, SettlePump
+from istos_worker.worker.runner import Runner
 from istos_worker.worker.settings import WorkerHooks, WorkerSettings
+from istos_worker.worker.slots import Slots
 from istos_worker.worker.statistics import Statistics
+from istos_worker.worker.threads import SlotThreads
 
-
-class Undeclarable(Protocol):
-    def undeclare(self) -> None: ...
-
-
-class Mesh(Protocol):
-    """What a worker needs of a session: `wire.session.Session`, or a stand-in without network."""
-
-    def ask(
-        self,
-        key: str,
-        params: str = "",
-        *,
-        payload: bytes | None = None,
-        attachment: bytes | None = None,
-        timeout_s: float = 5.0,
-    ) -> asyncio.Future[bytes | None]: ...
-
-    def subscribe(self, key: str, take: Callable[[list[bytes]], None]) -> Undeclarable: ...
-
-    def declare_token(self, key: str) -> Undeclarable: ...
+log = logging.getLogger(__name__)
+_UNWIND_S = 0.5
 
 
 class Worker:
@@ -54,6 +51,13 @@ class Worker:
         self._handlers = handlers
         self._serializer: Serializer = serializer or JsonSerializer()
         self._hooks = hooks or WorkerHooks()
+        self._gate = Gate()
+        self._consumer: _Consumer | None = None
+        self._consuming: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._deadline: float | None = None
+        self._deadline_moved = asyncio.Event()
+        self._declared: list[Undeclarable] = []
 
     @property
     def worker_id(self) -> str:
@@ -61,40 +65,99 @@ class Worker:
 
     def running(self) -> list[str]:
         """Ids of the jobs running now: what an obituary names and `bury` charges."""
-        raise NotImplementedError
+        return [] if self._consumer is None else [each.job_id for each in self._consumer.slots.running]
 
     def labels(self) -> list[str]:
         """The same jobs for people: "jobs/email 01HZX (send)"."""
-        raise NotImplementedError
+        return [] if self._consumer is None else [each.label for each in self._consumer.slots.running]
 
     async def start(self) -> None:
-        """Begins to claim. Returns at once; `statistics.connected` turns true when an owner answers."""
-        raise NotImplementedError
+        """Begins to claim. Returns at once; `statistics.connected` turns true when an owner answers.
+
+        Raises RuntimeError when called twice."""
+        if self._consumer is not None or self._ending is not None:
+            raise RuntimeError(f"the worker of {self.settings.prefix!r} has been started already")
+        prefix, worker_id = self.settings.prefix, self.worker_id
+        consumer = self._consumer = _Consumer(
+            self.settings,
+            session=self._session,
+            handlers=self._handlers,
+            serializer=self._serializer,
+            statistics=self.statistics,
+            hooks=self._hooks,
+            gate=self._gate,
+        )
+        self._declared = [
+            self._session.subscribe(orders_key(prefix, worker_id), consumer.ordered),
+            self._session.subscribe(notify_key(prefix), consumer.notified),
+            self._session.declare_token(worker_key(prefix, worker_id)),
+        ]
+        self._consuming = asyncio.create_task(consumer.run(), name=f"istos-worker {prefix}")
 
     def quiet(self) -> None:
         """Claims nothing more until `resume()`; what runs goes on."""
-        raise NotImplementedError
+        self._gate.quiet = True
+        if self._consumer is not None:
+            self._consumer.slots.release_waiting()
+            self._consumer.wake()
 
     def resume(self) -> None:
-        raise NotImplementedError
+        self._gate.quiet = False
+        if self._consumer is not None:
+            self._consumer.wake()
 
     async def drain(self, deadline_s: float | None = None) -> None:
         """Claims nothing more, waits for what runs, and stops. After `deadline_s` async jobs are cancelled and
-        everything held is released uncharged; None: however long it takes. Idempotent; a later call with an
-        earlier deadline wins."""
-        raise NotImplementedError
+        everything held is released uncharged; None: however long it takes. May be called again: the nearest
+        deadline counts."""
+        if deadline_s is not None:
+            at = time.monotonic() + deadline_s
+            self._deadline = at if self._deadline is None else min(self._deadline, at)
+            self._deadline_moved.set()
+        self._gate.draining = True
+        if self._consumer is not None:
+            self._consumer.slots.drain(deadline_s)
+            self._consumer.wake()
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end())
+        await asyncio.shield(self._ending)
 
     async def hand_back(self) -> None:
-        """`drain(0)`."""
+        """`drain(0)`: everything held is back with the owner when this returns, if the owner can be reached."""
         await self.drain(0.0)
 
     async def stop(self) -> None:
-        """`hand_back()`, and the token and subscriptions go. Idempotent."""
+        """The end of the `async with` block: `hand_back()`. Idempotent."""
         await self.drain(0.0)
 
-    async def idle(self) -> None:
-        """Returns when nothing is running, prefetched or waiting to be confirmed."""
-        raise NotImplementedError
+    async def _end(self) -> None:
+        consumer, consuming = self._consumer, self._consuming
+        if consumer is None or consuming is None:
+            return
+        try:
+            await self._until_deadline(consuming)
+            if not consuming.done():
+                consumer.slots.hand_back()
+                await asyncio.wait((consuming,), timeout=min(_UNWIND_S, self.settings.release_s))
+            if not consuming.done():
+                consumer.slots.give_up_all()
+                await asyncio.wait((consuming,), timeout=max(self.settings.release_s - _UNWIND_S, 0.0))
+        finally:
+            consuming.cancel()
+            await asyncio.wait((consuming,))
+            consumer.close()
+            for declared in self._declared:
+                declared.undeclare()
+
+    async def _until_deadline(self, consuming: asyncio.Task[None]) -> None:
+        while not consuming.done():
+            self._deadline_moved.clear()
+            left_s = None if self._deadline is None else self._deadline - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                return
+            moved = asyncio.ensure_future(self._deadline_moved.wait())
+            await asyncio.wait((consuming, moved), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            moved.cancel()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -104,3 +167,132 @@ class Worker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
+
+
+class _Consumer:
+    """What runs between start and stop: finds the owner, lets the right pump work, and finds it again."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        *,
+        session: Mesh,
+        handlers: Handlers,
+        serializer: Serializer,
+        statistics: Statistics,
+        hooks: WorkerHooks,
+        gate: Gate,
+    ) -> None:
+        self._gate = gate
+        self._link = OwnerLink(session, settings)
+        self._outage = Outage(settings.prefix, statistics=statistics, on_change=hooks.on_change)
+        self._nudged = asyncio.Event()
+        self._pump: SettlePump | BasePump | None = None
+        self._threads = SlotThreads(settings.concurrency, name=settings.prefix, on_freed=self._freed)
+        self._runner = Runner(
+            handlers,
+            serializer=serializer,
+            run_sync=self._threads.run,
+            job_timeout_s=settings.job_timeout_s,
+        )
+        prefetch = Prefetch(within_s=settings.prefetch_s, limit=settings.prefetch_max)
+        self._outbox = Outbox(statistics, on_added=self.wake)
+        self.slots = Slots(
+            runner=self._runner,
+            threads=self._threads,
+            prefetch=prefetch,
+            statistics=statistics,
+            hooks=hooks,
+            on_outcome=self._on_outcome,
+        )
+        self._settle = SettlePump(
+            settings,
+            link=self._link,
+            slots=self.slots,
+            outbox=self._outbox,
+            prefetch=prefetch,
+            gate=gate,
+            numbers=ClaimNumbers(),
+            tasks=handlers.announced(),
+            on_ready=self._outage.over,
+        )
+        self._base = BasePump(
+            settings,
+            link=self._link,
+            slots=self.slots,
+            outbox=self._outbox,
+            gate=gate,
+            serializer=serializer,
+            on_ready=self._outage.over,
+        )
+
+    def _on_outcome(self, delivery: Delivery, outcome: Outcome) -> None:
+        self._outbox.add(delivery, outcome)
+        self.wake()
+
+    def _freed(self) -> None:
+        self.slots.fill()
+        self.wake()
+
+    def wake(self) -> None:
+        if self._pump is not None:
+            self._pump.wake()
+        elif not self._gate.open:
+            self._nudged.set()
+
+    def notified(self, _: list[bytes]) -> None:
+        self._nudged.set()
+        self._base.notified()
+
+    def ordered(self, payloads: list[bytes]) -> None:
+        """Orders of the owner about jobs held here."""
+        for payload in payloads:
+            try:
+                orders = orjson.loads(payload)
+                for order in orders.get("cancel") or ():
+                    self.slots.cancelled(*_named(order))
+                for order in orders.get("lost") or ():
+                    self.slots.lost(*_named(order))
+            except (ValueError, TypeError, KeyError, AttributeError) as broken:
+                log.warning("an order of the owner cannot be read: %s", broken)
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self._serve(await self._link.probe())
+            except OwnerLost as lost:
+                self._outage.note(str(lost), refused=lost.refused)
+            except Exception as failed:
+                log.exception("the worker of %s failed, will retry", self._link.prefix)
+                self._outage.note(str(failed))
+            else:
+                return
+            if self._gate.draining and self.slots.idle and not self._outbox:
+                return
+            await self._pause()
+
+    async def _serve(self, dialect: Dialect) -> None:
+        """Raises OwnerLost; returns when a drain is complete."""
+        self._outage.owner(dialect)
+        self._runner.can_release = dialect == "istos-worker"
+        self._pump = self._settle if dialect == "istos-worker" else self._base
+        try:
+            await self._pump.run()
+        finally:
+            self._pump = None
+
+    async def _pause(self) -> None:
+        self._nudged.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._outage.pause_s()):
+                await self._nudged.wait()
+
+    def close(self) -> None:
+        self._outage.close()
+        self._threads.close()
+
+
+def _named(order: Any) -> tuple[str, int | None]:
+    if isinstance(order, str):
+        return order, None
+    return order["job_id"], order.get("fence")

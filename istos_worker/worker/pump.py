@@ -1,0 +1,294 @@
+"""Claims and outcomes against an owner of ours, in as few trips as possible (docs/worker.md, "Pump")."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from istos_worker.errors import BadRequestError, IstosError, PayloadTooLargeError
+from istos_worker.wire.codec import encode_params, encode_tasks
+from istos_worker.worker.delivery import Delivery
+from istos_worker.worker.link import OwnerLink, OwnerLost, refusal
+from istos_worker.worker.outbox import Entry, Outbox
+from istos_worker.worker.outcomes import Released, as_wire
+from istos_worker.worker.prefetch import Prefetch
+from istos_worker.worker.settings import WorkerSettings
+from istos_worker.worker.slots import Slots
+
+log = logging.getLogger(__name__)
+_GATHER_S = 0.003
+_SOON_S = 0.005
+_MAX_CLAIM = 1000
+_MAX_BATCH = 1000
+
+
+class ClaimNumbers:
+    """The `seq` of a worker's claims. Outlives outages: an unanswered claim is repeated under its number."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self.unanswered = False
+
+    def next(self) -> int:
+        if not self.unanswered:
+            self._last += 1
+            self.unanswered = True
+        return self._last
+
+    def supersede(self) -> int:
+        """A number above that of the claim under way, which the owner then answers."""
+        self._last += 1
+        return self._last
+
+
+class Gate:
+    """Whether claims are allowed, and whether the end has come."""
+
+    def __init__(self) -> None:
+        self.quiet = False
+        self.draining = False
+
+    @property
+    def open(self) -> bool:
+        return not (self.quiet or self.draining)
+
+
+class SettlePump:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        *,
+        link: OwnerLink,
+        slots: Slots,
+        outbox: Outbox,
+        prefetch: Prefetch,
+        gate: Gate,
+        numbers: ClaimNumbers,
+        tasks: tuple[str, ...] | None,
+        on_ready: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._link = link
+        self._slots = slots
+        self._outbox = outbox
+        self._prefetch = prefetch
+        self._gate = gate
+        self._numbers = numbers
+        self._on_ready = on_ready
+        static: dict[str, object] = {"worker": settings.worker_id}
+        if tasks is not None:
+            static["tasks"] = encode_tasks(tasks)
+        self._static = encode_params(static)
+        self._wake = asyncio.Event()
+        self._parked: asyncio.Future[bytes | None] | None = None
+        self._lost: OwnerLost | None = None
+        self._ripe = False
+        self._ripening: asyncio.TimerHandle | None = None
+        self._most = _MAX_BATCH
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until the drain is complete. Raises OwnerLost; outcomes and an unanswered claim are then kept."""
+        self._lost = None
+        try:
+            await self._begin()
+            while not self._is_finished():
+                if not self._is_due():
+                    self._wake.clear()
+                    await self._wake.wait()
+                    continue
+                self._ripe = False
+                await self._act()
+        finally:
+            if self._ripening is not None:
+                self._ripening.cancel()
+
+    def _is_finished(self) -> bool:
+        return (
+            self._gate.draining
+            and self._slots.idle
+            and not self._outbox
+            and self._parked is None
+            and not self._numbers.unanswered
+        )
+
+    def _is_due(self) -> bool:
+        if self._lost is not None:
+            return True
+        if len(self._outbox):
+            return self._outcomes_due()
+        if self._parked is not None:
+            return not self._gate.open
+        if not self._gate.open:
+            return self._numbers.unanswered
+        return self._slots.free > 0 and self._claim_due()
+
+    def _outcomes_due(self) -> bool:
+        if not self._gate.open or not self._slots.is_fed() or len(self._outbox) >= self._most:
+            return True
+        return self._ripens(_GATHER_S)
+
+    def _claim_due(self) -> bool:
+        """A claim is parked at once, unless running jobs are about to finish: they then bring it along."""
+        if self._slots.wanted() == 0:
+            return False
+        typical_s = self._prefetch.typical_s
+        if self._slots.idle or typical_s is None or typical_s > _SOON_S:
+            return True
+        return self._ripens(_SOON_S)
+
+    def _ripens(self, after_s: float) -> bool:
+        if not self._ripe and self._ripening is None:
+            self._ripening = asyncio.get_running_loop().call_later(after_s, self._ripened)
+        return self._ripe
+
+    def _ripened(self) -> None:
+        self._ripening = None
+        self._ripe = True
+        self._wake.set()
+
+    async def _act(self) -> None:
+        if self._lost is not None:
+            lost, self._lost = self._lost, None
+            raise lost
+        if self._parked is not None and not self._gate.open:
+            await self._withdraw()
+        elif len(self._outbox):
+            await self._exchange()
+        elif self._gate.open:
+            self._park()
+        else:  # the reply to a claim was lost: only asking again tells whether it brought jobs
+            await self._ask_again()
+
+    async def _exchange(self) -> None:
+        batch = self._outbox.next_batch(self._most)
+        claims = 0
+        if self._parked is None and self._gate.open:
+            claims = min(self._slots.wanted(), _MAX_CLAIM)
+        payload = orjson.dumps(
+            {"outcomes": [as_wire(d.job_id, d.attempt, d.fence, outcome) for d, outcome in batch]}
+        )
+        params = self._claim_params(claims) if claims else self._static
+        try:
+            reply = await self._link.ask("settle", params, payload=payload)
+        except (BadRequestError, PayloadTooLargeError) as refused:
+            self._isolate(batch, refused)
+            return
+        except IstosError as refused:
+            raise refusal(refused) from refused
+        if claims:
+            self._numbers.unanswered = False
+        self._most = _MAX_BATCH
+        self._outbox.confirmed(batch, reply.get("outcomes") or [{"ok": True}] * len(batch))
+        self._accept(reply.get("jobs") or ())
+
+    def _isolate(self, batch: list[Entry], refused: IstosError) -> None:
+        """One outcome of many may be what the owner refuses: they then go one by one."""
+        if len(batch) > 1:
+            self._most = 1
+            return
+        self._outbox.refused(batch[0], refused.code, refused.message)
+
+    def _claim_params(self, n: int, wait_s: float = 0.0) -> str:
+        waiting = f";wait={wait_s:g}" if wait_s else ""
+        return f"n={n}{waiting};seq={self._numbers.next()};{self._static}"
+
+    def _park(self) -> None:
+        wait_s = self._settings.wait_s
+        params = self._claim_params(min(self._slots.wanted(), _MAX_CLAIM), wait_s)
+        timeout_s = wait_s + self._settings.request_timeout_s
+        self._parked = self._link.send("claim", params, timeout_s=timeout_s)
+        self._parked.add_done_callback(self._on_claimed)
+
+    def _on_claimed(self, asked: asyncio.Future[bytes | None]) -> None:
+        self._parked = None
+        self._wake.set()
+        if asked.cancelled():
+            return
+        try:
+            if asked.exception() is not None:
+                raise OwnerLost(f"the owner of {self._settings.prefix!r} does not answer")
+            reply = self._link.read(asked.result())
+        except OwnerLost as lost:
+            self._lost = lost
+        except IstosError as refused:
+            self._lost = refusal(refused)
+        else:
+            self._numbers.unanswered = False
+            self._accept(reply.get("jobs") or ())
+
+    async def _withdraw(self) -> None:
+        """Ends the parked claim by an empty one; `_on_claimed` takes what it brings."""
+        parked = self._parked
+        if parked is None:
+            return
+        params = f"n=0;seq={self._numbers.supersede()};{self._static}"
+        try:
+            await self._link.ask("claim", params)
+        except IstosError as refused:
+            raise refusal(refused) from refused
+        if self._parked is parked:
+            await asyncio.wait((parked,), timeout=self._settings.request_timeout_s)
+        if self._parked is parked:  # an owner that does not supersede: its answer will come by itself
+            log.debug("the parked claim of %s was not answered after its withdrawal", self._settings.prefix)
+            parked.remove_done_callback(self._on_claimed)
+            self._parked = None
+        self._numbers.unanswered = False
+
+    async def _ask_again(self) -> None:
+        try:
+            reply = await self._link.ask("claim", self._claim_params(1))
+        except IstosError as refused:
+            raise refusal(refused) from refused
+        self._numbers.unanswered = False
+        self._accept(reply.get("jobs") or ())
+
+    def _accept(self, jobs: Any) -> None:
+        if not jobs:
+            return
+        now = time.monotonic()
+        prefix = self._settings.prefix
+        deliveries = [Delivery(prefix, job, now) for job in jobs if _is_job(job)]
+        if self._gate.open:
+            self._slots.offer(deliveries)
+            return
+        for delivery in deliveries:
+            self._outbox.add(delivery, Released())
+
+    async def _begin(self) -> None:
+        """Finds out whether claims are taken, by an empty one, and what became of the jobs held here."""
+        try:
+            await self._link.ask("claim", f"n=0;{self._static}")
+        except IstosError as refused:
+            raise refusal(refused) from refused
+        if self._slots.held():
+            await self._reconcile()
+        self._on_ready()
+
+    async def _reconcile(self) -> None:
+        held = [
+            {"job_id": each.job_id, "attempt": each.attempt, "fence": each.fence}
+            for each in self._slots.held()
+        ]
+        try:
+            reply = await self._link.ask("extend", payload=orjson.dumps({"jobs": held[:_MAX_BATCH]}))
+        except IstosError as refused:
+            raise refusal(refused) from refused
+        for job_id in reply.get("lost") or ():
+            self._slots.lost(str(job_id), None)
+        for job_id in reply.get("cancelled") or ():
+            self._slots.cancelled(str(job_id), None)
+
+
+def _is_job(job: Any) -> bool:
+    if isinstance(job, dict) and isinstance(job.get("job_id"), str):
+        return True
+    log.error("the owner sent something that is no job: %.200r", job)
+    return False

@@ -51,12 +51,10 @@ def _first_words(ctx: click.Context, _: click.Parameter, incomplete: str) -> lis
 )
 @click.option(
     "--queue",
-    "queues",
     type=ListedText("prefix"),
     multiple=True,
     metavar="PREFIX",
     help="Consume only this queue (repeatable).",
-    envvar="ISTOS_WORKER_QUEUE",
 )
 @network_options
 @click.option(
@@ -108,9 +106,7 @@ def _first_words(ctx: click.Context, _: click.Parameter, incomplete: str) -> lis
 @click.option("--burst", is_flag=True, help="Exit 0 once the consumed queues are empty.")
 @click.option(
     "--reload",
-    "reload_",
     is_flag=True,
-    envvar="ISTOS_WORKER_RELOAD",
     help="Development: reload when source files change.",
 )
 @click.option(

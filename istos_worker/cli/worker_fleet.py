@@ -68,7 +68,7 @@ def _module(name: str, environ: dict[str, str]) -> Command:
 
 @contextlib.contextmanager
 def _reloader(options: Options) -> Iterator[None]:
-    if not options.reload_:
+    if not options.reload:
         yield
         return
     from istos_worker.cli.worker_reload import hup_on_change

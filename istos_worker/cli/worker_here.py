@@ -107,10 +107,7 @@ def runtime_dir() -> Iterator[RuntimeDir]:
 
 def runtime_root() -> Path:
     """Where all fleets of this user keep their folders. Raises ClickException if another user has taken it."""
-    base = os.environ.get("XDG_RUNTIME_DIR")
-    root = (
-        Path(base) / "istos-worker" if base else Path(tempfile.gettempdir()) / f"istos-worker-{os.getuid()}"
-    )
+    root = _root_path(os.environ)
     try:
         root.mkdir(mode=0o700, exist_ok=True)
         found = root.lstat()
@@ -119,6 +116,13 @@ def runtime_root() -> Path:
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise click.ClickException(f"{root} must be a folder of this user with mode 0700; remove it")
     return root
+
+
+def _root_path(env: Mapping[str, str]) -> Path:
+    base = env.get("XDG_RUNTIME_DIR")
+    root = Path(base) / "istos-worker" if base else Path(tempfile.gettempdir()) / f"istos-worker-{os.getuid()}"
+    # A socket's path must fit into 108 bytes (unix(7)), 104 on macOS.
+    return root if len(os.fsencode(root)) <= 60 else Path(f"/tmp/istos-worker-{os.getuid()}")
 
 
 def live_controls() -> list[Path]:

@@ -32,7 +32,7 @@ class Options:
     targets: tuple[str, ...]
     procs: int
     concurrency: tuple[tuple[str | None, int], ...]
-    queues: tuple[str, ...]
+    queue: tuple[str, ...]
     network: ZenohSettings
     token: str | None
     embedded: bool
@@ -47,7 +47,7 @@ class Options:
     job_timeout: float | None
     solo: bool
     burst: bool
-    reload_: bool
+    reload: bool
     metrics: tuple[str, int] | None
     control: Path | None
     pidfile: Path | None
@@ -71,7 +71,7 @@ def _refuse_nonsense(options: Options) -> None:
         raise click.UsageError("--max-jobs-jitter needs --max-jobs")
     if options.solo and options.embedded:
         raise click.UsageError("--solo owns the declared queues by itself: leave out --embedded")
-    if options.reload_ and importlib.util.find_spec("watchfiles") is None:
+    if options.reload and importlib.util.find_spec("watchfiles") is None:
         raise click.UsageError("--reload needs watchfiles: pip install 'istos-worker[reload]'")
     if options.metrics is not None and options.solo:
         raise click.UsageError("--metrics is served by the supervisor, and --solo has none")
@@ -81,7 +81,7 @@ def plan_of(options: Options, env: Mapping[str, str], *, runtime: RuntimeDir | N
     owns = options.embedded or (options.solo and not options.network.connect)
     return Plan(
         targets=options.targets,
-        queues=_prefixes(options.queues),
+        queues=_prefixes(options.queue),
         concurrency=concurrency_of(options.concurrency),
         deadlines=_deadlines(options, env),
         network=options.network,
@@ -127,7 +127,7 @@ def _run_solo(options: Options) -> int:
     from istos_worker.fleet.solo import run_solo
     from supervisor.early import release_signals
 
-    if options.reload_:
+    if options.reload:
         from istos_worker.cli.worker_reload import rerun_on_change
 
         return rerun_on_change(sys.argv)

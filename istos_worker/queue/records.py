@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from istos_worker.errors import BadRequestError
+from istos_worker.errors import BadRequestError, StorageUnavailableError
 from istos_worker.storage.protocol import WriteBatch
 
 if TYPE_CHECKING:
@@ -77,7 +77,13 @@ class QueueSettings:
             raise ValueError(f"lease_s must be positive, got {self.lease_s!r}")
         if self.max_attempts < 1:
             raise ValueError(f"max_attempts must be at least 1, got {self.max_attempts!r}")
-        for name in ("retry_backoff_s", "retry_backoff_max_s", "retry_jitter", "result_ttl_s", "crash_budget"):
+        for name in (
+            "retry_backoff_s",
+            "retry_backoff_max_s",
+            "retry_jitter",
+            "result_ttl_s",
+            "crash_budget",
+        ):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)!r}")
 
@@ -194,7 +200,13 @@ class Delivery(NamedTuple):
 class Waiter(Protocol):
     """Someone whose answer comes later. The state machine only keeps it and hands it back."""
 
-    def deliver(self, answer: Any, /) -> None: ...
+    def deliver(self, answer: Any, /) -> None:
+        """The answer it waited for, durable."""
+        ...
+
+    def failed(self, error: StorageUnavailableError, /) -> None:
+        """The medium failed, or the owner stops: there will be no answer."""
+        ...
 
 
 @dataclass(slots=True, kw_only=True)

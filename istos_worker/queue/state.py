@@ -1,10 +1,28 @@
-"""The queue as a pure, synchronous state machine. No clock, no I/O, no asyncio: every call is given its Instant."""
+"""The queue as a pure, synchronous state machine. No clock, no I/O, no asyncio: every call is given its Instant.
+
+The rules live in the modules this one joins: intake (coming in), claims (handing out), leases (holding, failing),
+outcomes (what holders say), endings (done, dead, cancelled), workflows and barriers (what follows), over one ledger.
+docs/queue.md has the states and the invariants.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from istos_worker.errors import BadRequestError, StorageUnavailableError
+from istos_worker.queue.claims import Claims
+from istos_worker.queue.endings import Endings
+from istos_worker.queue.heads import CLOSED, OUTGOING, REPORT, TOMBSTONES, decode_head, decode_job
+from istos_worker.queue.insight import Insight
+from istos_worker.queue.intake import Intake
+from istos_worker.queue.leases import Leases
+from istos_worker.queue.ledger import FENCE_NOTE, Ledger
+from istos_worker.queue.outcomes import Outcomes
+from istos_worker.queue.parking import ParkedClaims
 from istos_worker.queue.records import (
+    DELAYED,
+    LEASED,
+    PARKED,
     CancelReply,
     ClaimRequest,
     DeadPage,
@@ -13,6 +31,7 @@ from istos_worker.queue.records import (
     Enqueued,
     Extended,
     Instant,
+    Job,
     JobRef,
     JobResult,
     NewJob,
@@ -24,35 +43,134 @@ from istos_worker.queue.records import (
     Why,
     WorkerInfo,
 )
+from istos_worker.queue.workflows import Workflows
 from istos_worker.storage.protocol import Row
+
+PAUSED_NOTE = "paused"
 
 
 class QueueState:
-    """Signatures first; the machine follows."""
+    """One queue. `random` yields numbers from 0 to 1, for jitter."""
+
+    __slots__ = (
+        "_claims",
+        "_endings",
+        "_insight",
+        "_intake",
+        "_leases",
+        "_ledger",
+        "_outcomes",
+        "_parked",
+        "_workflows",
+    )
 
     def __init__(self, settings: QueueSettings, *, random: Callable[[], float] | None = None) -> None:
-        self.settings = settings
+        ledger = self._ledger = Ledger(settings, random)
+        self._parked = ParkedClaims()
+        self._intake = Intake(ledger)
+        self._workflows = Workflows(ledger, self._intake)
+        self._endings = Endings(ledger, self._intake, self._workflows)
+        self._leases = Leases(ledger, self._endings, self._parked)
+        self._claims = Claims(ledger, self._leases, self._parked)
+        self._outcomes = Outcomes(ledger, self._leases, self._endings)
+        self._insight = Insight(ledger, self._leases, self._claims, self._workflows)
+
+    @property
+    def settings(self) -> QueueSettings:
+        return self._ledger.settings
+
+    def configure(self, settings: QueueSettings) -> None:
+        """From now on the queue behaves like this; what is under way keeps its times."""
+        self._ledger.settings = settings
+
+    @property
+    def is_paused(self) -> bool:
+        return self._ledger.paused
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """Jobs by their inner state, in the order of COUNT_NAMES."""
+        return self._ledger.counts
+
+    @property
+    def reclaimed(self) -> int:
+        """How many deliveries ended because their holder fell silent or died."""
+        return self._ledger.totals.expired_leases + self._ledger.totals.crashed
+
+    # reading back: notes first, then rows in rising order, then loaded()
 
     def load_notes(self, notes: Mapping[str, bytes], now: Instant) -> None:
-        raise NotImplementedError
+        self._ledger.paused = PAUSED_NOTE in notes
+        self._ledger.resume_fence(int(notes.get(FENCE_NOTE, b"0")))
+        self._intake.load_ticks(notes)
 
     def load_rows(self, rows: Sequence[Row], now: Instant) -> None:
-        raise NotImplementedError
+        """Raises StorageUnavailableError for a record this version cannot read."""
+        for row in rows:
+            fields = decode_head(row.head, row.seq)
+            self._ledger.seen_seq(row.seq)
+            try:
+                self._load_row(fields, row, now)
+            except (ValueError, IndexError, TypeError) as broken:
+                raise StorageUnavailableError(f"record {row.seq} is damaged: {broken}") from broken
+
+    def _load_row(self, fields: list[object], row: Row, now: Instant) -> None:
+        match fields[1]:
+            case int():
+                head = decode_job(fields, row.seq, row.body)
+                self._load_job(head.job, head.worker, head.tokened, now)
+            case kind if kind == TOMBSTONES:
+                _, _, is_random, buried_at, pairs = fields
+                self._ledger.tombs.load(row.seq, is_random, buried_at, pairs, now)  # type: ignore[arg-type]
+            case kind if kind == REPORT:
+                self._workflows.barriers.load_report(fields, row.seq, row.body)
+            case kind if kind == CLOSED:
+                self._workflows.barriers.load_closed(fields, row.seq, now)
+            case kind if kind == OUTGOING:
+                self._workflows.load_outgoing(fields, row.seq, row.body)
+            case kind:
+                raise ValueError(f"unknown kind {kind!r}")
+
+    def _load_job(self, job: Job, worker: str | None, tokened: bool, now: Instant) -> None:
+        self._ledger.admit(job)
+        if job.state == LEASED:
+            self._intake.restore(job, now)
+            self._leases.restore(job, worker, tokened, now)
+        elif job.state <= DELAYED:
+            self._intake.restore(job, now)
+        else:
+            self._endings.restore(job, now)
 
     def loaded(self, now: Instant) -> None:
-        raise NotImplementedError
+        """All rows have been read: time goes on from here."""
+        self._ledger.fed = self._ledger.woke = bool(self._ledger.ready.lines)
+        self.tick(now)
+
+    # producers
 
     def enqueue(self, new: NewJob, now: Instant) -> Enqueued:
-        raise NotImplementedError
+        return self._intake.enqueue(new, now)
 
     def enqueue_many(self, jobs: Sequence[NewJob], now: Instant) -> list[Enqueued]:
-        raise NotImplementedError
+        return self._intake.enqueue_many(jobs, now)
+
+    def cancel(self, job_id: str, now: Instant) -> CancelReply:
+        return self._outcomes.cancel(job_id, now)
+
+    def last_tick(self, schedule: str) -> str | None:
+        return self._intake.ticks.get(schedule)
+
+    # workers
 
     def claim(self, request: ClaimRequest, now: Instant) -> list[Delivery] | Parked:
-        raise NotImplementedError
+        """The jobs, now; or PARKED, and the waiter gets a list of deliveries later, empty when its time is over."""
+        return self._claims.claim(request, now)
 
-    def ack(self, ref: JobRef, now: Instant, *, result: bytes | None = None, advance: bool = False) -> Outcome:
-        raise NotImplementedError
+    def ack(
+        self, ref: JobRef, now: Instant, *, result: bytes | None = None, advance: bool = False
+    ) -> Outcome:
+        """`advance`: this owner, not the holder, enqueues what follows in the job's workflow."""
+        return self._outcomes.ack(ref, now, result, advance=advance)
 
     def nack(
         self,
@@ -63,79 +181,149 @@ class QueueState:
         retry_after_s: float | None = None,
         discard: bool = False,
     ) -> Outcome:
-        raise NotImplementedError
+        """`retry_after_s` None: the queue's backoff."""
+        return self._outcomes.nack(ref, now, error, retry_after_s=retry_after_s, discard=discard)
 
     def release(self, ref: JobRef, now: Instant, *, delay_s: float = 0.0) -> Outcome:
-        raise NotImplementedError
+        return self._outcomes.release(ref, now, delay_s=delay_s)
 
     def cancelled(self, ref: JobRef, now: Instant) -> Outcome:
-        raise NotImplementedError
+        """The holder gave up a job that was to be cancelled."""
+        return self._outcomes.cancelled(ref, now)
 
     def extend(self, refs: Sequence[JobRef], now: Instant) -> Extended:
-        raise NotImplementedError
-
-    def cancel(self, job_id: str, now: Instant) -> CancelReply:
-        raise NotImplementedError
-
-    def pause(self, now: Instant) -> None:
-        raise NotImplementedError
-
-    def resume(self, now: Instant) -> None:
-        raise NotImplementedError
-
-    def requeue(self, job_id: str | None, now: Instant) -> int:
-        raise NotImplementedError
-
-    def purge(self, job_id: str | None, now: Instant) -> int:
-        raise NotImplementedError
-
-    def bury(self, worker: str, reason: str, running: frozenset[str] | None, now: Instant) -> list[str]:
-        raise NotImplementedError
-
-    def worker_up(self, worker: str, now: Instant) -> None:
-        raise NotImplementedError
-
-    def worker_down(self, worker: str, now: Instant) -> None:
-        raise NotImplementedError
+        return self._outcomes.extend(refs, now)
 
     def report(
         self, chord_id: str, index: int, size: int, result_b64: str | None, now: Instant
     ) -> list[str | None] | None:
-        raise NotImplementedError
+        """Raises InvalidChordError, which is a BadRequestError and a ValueError."""
+        return self._workflows.report(chord_id, index, size, result_b64, now)
 
-    def result(self, job_id: str, now: Instant) -> JobResult:
-        raise NotImplementedError
+    def worker_up(self, worker: str, now: Instant) -> None:
+        self._leases.worker_up(worker)
 
-    def await_result(self, waiter: Waiter, job_id: str, now: Instant, *, wait_s: float) -> JobResult | Parked:
-        raise NotImplementedError
+    def worker_down(self, worker: str, now: Instant) -> None:
+        self._leases.worker_down(worker, now)
+
+    def bury(self, worker: str, reason: str, running: frozenset[str] | None, now: Instant) -> list[str]:
+        """`running` None: nobody knows which of its jobs were running, so all of them are charged."""
+        return self._leases.bury(worker, reason, running, now)
+
+    # operators
+
+    def pause(self, now: Instant) -> None:
+        if not self._ledger.paused:
+            self._ledger.paused = True
+            self._ledger.note(PAUSED_NOTE, b"1")
+
+    def resume(self, now: Instant) -> None:
+        if self._ledger.paused:
+            self._ledger.paused = False
+            self._ledger.fed = self._ledger.woke = True
+            self._ledger.note(PAUSED_NOTE, None)
+
+    def requeue(self, job_id: str | None, now: Instant) -> int:
+        """A dead letter, or all of them (None), back to ready."""
+        return self._endings.requeue(job_id, now)
+
+    def purge(self, job_id: str | None, now: Instant) -> int:
+        return self._endings.purge(job_id)
 
     def dead_letters(self, *, limit: int = 1000, after: str | None = None) -> DeadPage:
-        raise NotImplementedError
+        if limit < 1:
+            raise BadRequestError(f"limit must be at least 1, got {limit}")
+        return self._endings.dead.page(limit, after)
+
+    def dead_jobs(self) -> list[Job]:
+        """All dead letters, to read."""
+        return self._endings.dead.all()
 
     def stats(self, now: Instant) -> Stats:
-        raise NotImplementedError
+        return self._insight.stats(now)
 
     def why(self, job_id: str, now: Instant) -> Why:
-        raise NotImplementedError
+        return self._insight.why(job_id, now)
 
     def workers(self, now: Instant) -> list[WorkerInfo]:
-        raise NotImplementedError
+        return self._insight.workers()
 
-    def last_tick(self, schedule: str) -> str | None:
-        raise NotImplementedError
+    # results
+
+    def job(self, job_id: str) -> Job | None:
+        """The job itself, to read."""
+        return self._ledger.by_id.get(job_id)
+
+    def result(self, job_id: str, now: Instant) -> JobResult:
+        job = self._ledger.by_id.get(job_id)
+        return JobResult("unknown") if job is None else JobResult(job.public_state.value, job.result)
+
+    def await_result(self, waiter: Waiter, job_id: str, now: Instant, *, wait_s: float) -> JobResult | Parked:
+        """The result if there is one or never will be; else PARKED, and the waiter gets a JobResult later."""
+        job = self._ledger.by_id.get(job_id)
+        if job is None or not self._ledger.is_live(job) or wait_s <= 0:
+            return self.result(job_id, now)
+        self._ledger.result_waits.wait(waiter, job_id, now.mono + wait_s)
+        return PARKED
+
+    def withdraw(self, waiter: Waiter) -> None:
+        """Its caller's patience is over, or it went away: it gets nothing any more."""
+        parked = self._parked.of_waiter(waiter)
+        if parked is not None:
+            self._claims.withdraw(parked)
+        self._ledger.result_waits.withdraw(waiter)
+
+    def surrender(self) -> list[Waiter]:
+        """Lets go of everyone who waits: this state will answer nobody any more."""
+        return [*self._parked.surrender(), *self._ledger.result_waits.surrender()]
+
+    def alive_workers(self) -> list[str]:
+        """Whose tokens are up: the mesh's knowledge, which outlives a state."""
+        return [holder.id for holder in self._leases.holders.by_id.values() if holder.up]
+
+    # continuations for other queues
 
     def sent(self, note_id: int, now: Instant) -> None:
         """The other owner has the continuation: strike it out."""
-        raise NotImplementedError
+        self._workflows.sent(note_id)
 
-    def withdraw(self, waiter: Waiter) -> None:
-        raise NotImplementedError
+    # time and effects
 
     def tick(self, now: Instant) -> None:
-        raise NotImplementedError
+        """Fires what is due, then serves the claims that wait."""
+        mono = now.mono
+        ledger = self._ledger
+        self._leases.expire(now)
+        while (seq := ledger.delays.pop_due(mono)) is not None:
+            job = ledger.by_seq.get(seq)
+            if job is not None and job.state == DELAYED:
+                ledger.make_ready(job)
+        self._endings.expire(now)
+        self._claims.expire(now)
+        while (due := ledger.result_waits.pop_due(mono)) is not None:
+            job_id, waiter = due
+            ledger.answer(waiter, self.result(job_id, now))
+        self._workflows.barriers.expire(mono)
+        ledger.tombs.expire(mono)
+        if ledger.fed and self._parked:
+            self._claims.serve(now)
 
     def next_due(self) -> float | None:
-        raise NotImplementedError
+        """When tick() has something to do, on the monotonic clock."""
+        ledger = self._ledger
+        dues = (
+            self._leases.timers.next_due(),
+            self._leases.graces.next_due(),
+            ledger.delays.next_due(),
+            ledger.expiries.next_due(),
+            ledger.keepings.next_due(),
+            self._parked.deadlines.next_due(),
+            ledger.result_waits.deadlines.next_due(),
+            self._workflows.barriers.next_due(),
+            ledger.tombs.next_due(),
+        )
+        return min((due for due in dues if due is not None), default=None)
 
     def take_effects(self) -> Effects:
-        raise NotImplementedError
+        """What this turn wants done; forgotten here. Call tick() before, so that nobody waits in vain."""
+        return self._ledger.take_effects()

@@ -1,0 +1,299 @@
+"""Turns of the owner: everything that waits is applied, written in one batch, and only then answered
+(ARCHITECTURE.md, decision 2). Knows the clock and the medium; not rules.
+
+A turn is applied only when the one before it is durable and answered. So what the callers of a turn are told is what
+the medium holds, and a failed batch concerns exactly one turn: its callers are told so, the state is thrown away and
+read back, and until that works everyone who asks is told the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from istos_worker.errors import IstosError, StorageUnavailableError
+from istos_worker.queue.records import Effects, Instant, QueueSettings
+from istos_worker.queue.state import QueueState
+from istos_worker.storage.protocol import QueueMedium, Storage
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 5.0
+_MANY_ROWS = 50_000
+
+Clock = Callable[[], Instant]
+
+
+class Operation(Protocol):
+    """One request on its way through a turn. Exactly one of `done` and `failed` is called, once."""
+
+    def apply(self, state: QueueState, now: Instant) -> None:
+        """Runs the request on the state. May raise IstosError."""
+        ...
+
+    def done(self) -> None:
+        """The turn is durable: answer the caller (unless apply parked it)."""
+        ...
+
+    def failed(self, error: IstosError) -> None:
+        """apply raised, or the medium failed."""
+        ...
+
+
+def system_clock() -> Instant:
+    return Instant(time.time(), time.monotonic())
+
+
+class Engine:
+    """Drives one QueueState. Everything runs in the loop that called `load`."""
+
+    def __init__(self, name: str, storage: Storage, settings: QueueSettings, clock: Clock) -> None:
+        self.name = name
+        self.settings = settings
+        self.on_effects: Callable[[Effects], None] | None = None
+        self.on_reloaded: Callable[[], None] | None = None
+        self.down_reason: StorageUnavailableError | None = None
+        """Why nothing can be done at the moment."""
+        self._storage = storage
+        self._clock = clock
+        self._state = QueueState(settings)
+        self._medium: QueueMedium | None = None
+        self._skips_commits = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: list[Operation] = []
+        self._is_called = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._busy: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    @property
+    def state(self) -> QueueState:
+        return self._state
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._medium is not None
+
+    @property
+    def is_durable(self) -> bool:
+        return self._medium is not None and self._medium.is_durable
+
+    def configure(self, settings: QueueSettings) -> None:
+        self.settings = settings
+        self._state.configure(settings)
+
+    # starting and stopping
+
+    async def load(self) -> None:
+        """Opens the medium and reads the queue. Raises StorageUnavailableError. Idempotent."""
+        if self._medium is not None:
+            return
+        self._loop = asyncio.get_running_loop()
+        medium = await self._storage.open_queue(self.name)
+        try:
+            self._state = await self._read(medium)
+        except BaseException:
+            await medium.aclose()
+            raise
+        self._medium = medium
+        self._skips_commits = bool(getattr(medium, "may_skip_commits", False))
+        self._is_closed = False
+        self._call_turn()
+
+    async def _read(self, medium: QueueMedium) -> QueueState:
+        state = QueueState(self.settings)
+        state.load_notes(await medium.notes(), self._clock())
+        count = 0
+        collects = gc.isenabled()
+        gc.disable()  # a million new objects, all of them kept: nothing to find
+        try:
+            async for rows in medium.rows():
+                state.load_rows(rows, self._clock())
+                count += len(rows)
+        finally:
+            if collects:
+                gc.enable()
+        if count > _MANY_ROWS:
+            gc.freeze()  # or every full collection would walk over all of them
+        state.loaded(self._clock())
+        return state
+
+    async def aclose(self) -> None:
+        """Writes and answers what waits, then lets go of the medium. Idempotent."""
+        if self._medium is None or self._is_closed:
+            return
+        self._turn()
+        while self._busy is not None and self.down_reason is None:
+            await asyncio.wait([self._busy])
+            self._turn()
+        self._is_closed = True
+        if self._busy is not None:
+            self._busy.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._busy
+            self._busy = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._give_up(StorageUnavailableError(f"queue {self.name}: its owner has stopped"))
+        medium, self._medium = self._medium, None
+        await medium.aclose()
+
+    # turns
+
+    def submit(self, operation: Operation) -> None:
+        """From the loop: the operation runs in the next turn."""
+        if self.down_reason is not None or self._is_closed:
+            operation.failed(self._why_down())
+            return
+        self._waiting.append(operation)
+        if not self._is_called and self._busy is None:
+            self._call_turn()
+
+    def _call_turn(self) -> None:
+        if self._loop is not None and not self._is_called:
+            self._is_called = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._is_called = False
+        if self._busy is not None or self._medium is None or self._is_closed:
+            return  # whoever is busy takes the next turn
+        operations, self._waiting = self._waiting, []
+        now = self._clock()
+        applied = self._apply(operations, now)
+        effects = self._state.take_effects()
+        if effects.writes and not self._skips_commits:
+            self._busy = asyncio.ensure_future(self._commit(self._medium, applied, effects))
+        else:
+            self._answer(applied, effects)
+            self._set_timer()
+
+    def _apply(self, operations: Sequence[Operation], now: Instant) -> list[Operation]:
+        state = self._state
+        applied = []
+        for operation in operations:
+            try:
+                operation.apply(state, now)
+            except IstosError as refused:
+                _tell(operation, refused)
+            except Exception:
+                log.exception("queue %s: an operation failed", self.name)
+                _tell(operation, IstosError("the owner failed on this request; its log has the reason"))
+            else:
+                applied.append(operation)
+        state.tick(now)
+        return applied
+
+    async def _commit(self, medium: QueueMedium, applied: Sequence[Operation], effects: Effects) -> None:
+        try:
+            await medium.commit(effects.writes)
+        except Exception as failure:
+            await self._recover(medium, applied, _as_unavailable(self.name, failure))
+        else:
+            self._answer(applied, effects)
+        self._busy = None
+        if self._waiting:
+            self._turn()
+        else:
+            self._set_timer()
+
+    def _answer(self, applied: Sequence[Operation], effects: Effects) -> None:
+        for operation in applied:
+            try:
+                operation.done()
+            except Exception:
+                log.exception("queue %s: an answer could not be given", self.name)
+        for waiter, answer in effects.answers:
+            try:
+                waiter.deliver(answer)
+            except Exception:
+                log.exception("queue %s: an answer could not be given", self.name)
+        if self.on_effects is not None and (effects.notify or effects.orders or effects.outgoing):
+            try:
+                self.on_effects(effects)
+            except Exception:
+                log.exception("queue %s: effects could not be carried out", self.name)
+
+    # time
+
+    def _set_timer(self) -> None:
+        due = self._state.next_due()
+        if due is None or self._loop is None:
+            return
+        at = self._loop.time() + max(0.0, due - self._clock().mono)
+        if self._timer is not None:
+            if self._timer.when() <= at:
+                return  # it fires early, finds nothing due, and sets itself anew
+            self._timer.cancel()
+        self._timer = self._loop.call_at(at, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._turn()
+
+    # when the medium fails
+
+    async def _recover(
+        self, medium: QueueMedium, applied: Sequence[Operation], failure: StorageUnavailableError
+    ) -> None:
+        """Nothing of this turn was kept. Tells everyone so, and reads back what is, however long it takes."""
+        log.error("queue %s: %s; no request is accepted until it works again", self.name, failure)
+        self.down_reason = failure
+        for operation in applied:
+            _tell(operation, failure)
+        self._give_up(failure)
+        alive = self._state.alive_workers()
+        pause_s = FIRST_PAUSE_S
+        while True:
+            await asyncio.sleep(pause_s)
+            try:
+                state = await self._read(medium)
+                break
+            except Exception as still:
+                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+                self.down_reason = _as_unavailable(self.name, still)
+        for worker in alive:
+            state.worker_up(worker, self._clock())
+        self._state = state
+        self.down_reason = None
+        log.warning("queue %s: the store works again, the queue is read back", self.name)
+        if self.on_reloaded is not None:
+            self.on_reloaded()
+        self._call_turn()
+
+    def _give_up(self, failure: StorageUnavailableError) -> None:
+        """Lets go of everyone who waits, parked or not yet heard."""
+        waiting, self._waiting = self._waiting, []
+        for operation in waiting:
+            _tell(operation, failure)
+        for waiter in self._state.surrender():
+            try:
+                waiter.failed(failure)
+            except Exception:
+                log.exception("queue %s: an answer could not be given", self.name)
+
+    def _why_down(self) -> StorageUnavailableError:
+        if self.down_reason is not None:
+            return self.down_reason
+        return StorageUnavailableError(f"queue {self.name}: its owner has stopped")
+
+
+def _tell(operation: Operation, error: IstosError) -> None:
+    try:
+        operation.failed(error)
+    except Exception:
+        log.exception("an error could not be told to its caller")
+
+
+def _as_unavailable(name: str, failure: Exception) -> StorageUnavailableError:
+    if isinstance(failure, StorageUnavailableError):
+        return failure
+    log.error("queue %s: the medium failed in an unforeseen way", name, exc_info=failure)
+    return StorageUnavailableError(f"queue {name}: the medium failed: {failure!r}")

@@ -1,0 +1,132 @@
+"""How a job comes in: the door's checks, ids and keys already taken, ticks already fired. Knows producers; not
+holders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from istos_worker.errors import BadRequestError
+from istos_worker.queue.bodies import task_of
+from istos_worker.queue.ledger import Ledger
+from istos_worker.queue.limits import MAX_BATCH, check_new_job, derived_id
+from istos_worker.queue.records import DELAYED, READY, Enqueued, Instant, Job, NewJob
+
+TICK_NOTE = "tick:"
+
+
+class Intake:
+    __slots__ = ("_ledger", "ticks")
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.ticks: dict[str, str] = {}
+        """The last tick of every schedule."""
+
+    def enqueue(self, new: NewJob, now: Instant) -> Enqueued:
+        check_new_job(new, self._ledger.settings)
+        return self._enqueue(new, now)
+
+    def enqueue_many(self, jobs: Sequence[NewJob], now: Instant) -> list[Enqueued]:
+        """All of them, or an error and none."""
+        if len(jobs) > MAX_BATCH:
+            raise BadRequestError(f"a batch has at most {MAX_BATCH} jobs, got {len(jobs)}")
+        settings = self._ledger.settings
+        for new in jobs:
+            check_new_job(new, settings)
+        return [self._enqueue(new, now) for new in jobs]
+
+    def continuation(self, new: NewJob, now: Instant) -> Enqueued:
+        """A job of our own making: its parts passed the door before, whatever they add up to now."""
+        return self._enqueue(new, now)
+
+    def _enqueue(self, new: NewJob, now: Instant) -> Enqueued:
+        ledger = self._ledger
+        if new.schedule is not None and (duplicate := self._fire(new)) is not None:
+            return duplicate
+        job_id = new.job_id
+        if job_id is None:
+            job_id = ledger.new_id()
+        elif job_id in ledger.by_id or job_id in ledger.tombs:
+            ledger.totals.duplicates += 1
+            return Enqueued(job_id, True)
+        if new.unique_key is not None and (taken := ledger.by_key.get(new.unique_key)) is not None:
+            ledger.totals.duplicates += 1
+            return Enqueued(taken.id, True)
+        self._admit(new, job_id, now)
+        ledger.totals.enqueued += 1
+        return Enqueued(job_id)
+
+    def _admit(self, new: NewJob, job_id: str, now: Instant) -> Job:
+        ledger = self._ledger
+        body = new.body
+        job = Job(
+            ledger.next_seq(),
+            job_id,
+            body,
+            new.max_attempts or ledger.settings.max_attempts,
+            now.wall,
+            new.priority,
+            task_of(body) if b'"task"' in body else None,
+        )
+        if new.wf is not None:
+            job.wf = new.wf
+        if new.correlation_id is not None:
+            job.correlation_id = new.correlation_id
+        if new.traceparent is not None:
+            job.traceparent = new.traceparent
+        if new.unique_key is not None:
+            job.unique_key = new.unique_key
+            ledger.by_key[new.unique_key] = job
+        if new.expires_s is not None:
+            job.expires_at = now.wall + new.expires_s
+            ledger.expiries.set(job.seq, now.mono + new.expires_s)
+        if new.delay_s > 0:
+            job.state = DELAYED
+            job.not_before = now.wall + new.delay_s
+            ledger.delays.set(job.seq, now.mono + new.delay_s)
+        else:
+            ledger.ready.add(job)
+            ledger.fed = ledger.woke = True
+        ledger.admit(job)
+        ledger.changed(job)
+        return job
+
+    # schedules
+
+    def _fire(self, new: NewJob) -> Enqueued | None:
+        """Notes the tick and gives the job the tick's id; or the answer, when this tick is not after the last."""
+        assert new.schedule is not None
+        assert new.tick is not None
+        if new.job_id is None:
+            new.job_id = tick_id(new.schedule, new.tick)
+        last = self.ticks.get(new.schedule)
+        if last is not None and new.tick <= last:
+            self._ledger.totals.duplicates += 1
+            return Enqueued(new.job_id, True)
+        self.ticks[new.schedule] = new.tick
+        self._ledger.note(TICK_NOTE + new.schedule, new.tick.encode())
+        return None
+
+    def load_ticks(self, notes: Mapping[str, bytes]) -> None:
+        for name, value in notes.items():
+            if name.startswith(TICK_NOTE):
+                self.ticks[name.removeprefix(TICK_NOTE)] = value.decode()
+
+    # reading back
+
+    def restore(self, job: Job, now: Instant) -> None:
+        """A job read from the medium takes its place among those that wait."""
+        ledger = self._ledger
+        if job.unique_key is not None and ledger.is_live(job):
+            ledger.by_key[job.unique_key] = job
+        if job.expires_at and job.state <= DELAYED and not job.attempts:
+            ledger.expiries.set(job.seq, ledger.instant_of(job.expires_at, now))
+        if job.state == READY:
+            ledger.ready.add(job)
+        elif job.state == DELAYED:
+            ledger.delays.set(job.seq, ledger.instant_of(job.not_before, now))
+
+
+def tick_id(schedule: str, tick: str) -> str:
+    """The id of a tick's job: the same wherever and whenever it is enqueued."""
+    return derived_id(f"{schedule}.{tick}", ".tick")

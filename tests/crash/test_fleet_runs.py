@@ -1,0 +1,300 @@
+"""The main job on real processes: jobs run, the fleet is seen and spoken to, and leaves in order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import urllib.request
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from istos_worker.client import Client
+from supervisor.control_client import ask
+from tests.fixtures.fleets import Fleets, RunningFleet, titles
+from tests.fixtures.programs import LONG_S
+
+pytestmark = pytest.mark.crash
+
+APP = """
+import asyncio, logging, os, time
+from pathlib import Path
+from istos_worker import App
+
+app = App()
+app.queue("jobs/a", keep_results=True, lease_s=30)
+app.queue("jobs/b", keep_results=True)
+log = logging.getLogger("app")
+
+
+@app.worker("jobs/a")
+def work(job):
+    log.info("working on %s", job)
+    return [job, os.environ["ISTOS_WORKER_INDEX"], os.environ["ISTOS_WORKER_COUNT"],
+            os.environ["ISTOS_WORKER_GENERATION"]]
+
+
+@app.worker("jobs/b", concurrency=2)
+async def wait_for(job, ctx):
+    # Runs until a file is there: tests decide when a job ends.
+    Path(job + ".started").touch()
+    with open(job + ".starts", "a") as starts:
+        starts.write(f"{os.getpid()} {ctx.attempt}\\n")
+    while not Path(job).exists():
+        await asyncio.sleep(0.01)
+    return ctx.attempt
+"""
+
+
+async def with_client(fleet: Fleets, work: Callable[[Client], Awaitable[Any]]) -> Any:
+    async with Client(fleet.network) as client:
+        return await work(client)
+
+
+def run_jobs(fleet: Fleets, number: int) -> list[Any]:
+    async def work(client: Client) -> list[Any]:
+        ids = await client.enqueue_many("jobs/a", range(number), timeout_s=LONG_S)
+        ended = [await client.result("jobs/a", job_id, wait_s=LONG_S) for job_id in ids]
+        assert {one["state"] for one in ended} == {"done"}
+        return [one["result"] for one in ended]
+
+    return list(asyncio.run(with_client(fleet, work)))
+
+
+def hold_a_job(fleet: Fleets, program: RunningFleet, path: Path) -> str:
+    """The id of a job that now runs, and does until `path` exists."""
+
+    async def work(client: Client) -> str:
+        return await client.enqueue("jobs/b", str(path), timeout_s=LONG_S)
+
+    job_id = str(asyncio.run(with_client(fleet, work)))
+    started = Path(f"{path}.started")
+    program.until(started.exists, "started job")
+    return job_id
+
+
+def result_of(fleet: Fleets, job_id: str) -> Any:
+    async def work(client: Client) -> Any:
+        return await client.result("jobs/b", job_id, wait_s=LONG_S, timeout_s=LONG_S)
+
+    return asyncio.run(with_client(fleet, work))
+
+
+@pytest.fixture
+def running(fleet: Fleets) -> RunningFleet:
+    """Two workers and an embedded owner."""
+    fleet.write("app", APP)
+    program = fleet.start("app", "--embedded", "--data", "data", "--procs", "2", "--concurrency", "4")
+    program.until_serving(2)
+    return program
+
+
+def test_jobs_run_and_the_fleet_shows_itself_and_leaves(fleet: Fleets, running: RunningFleet) -> None:
+    results = run_jobs(fleet, 50)
+
+    assert [result[0] for result in results] == list(range(50))
+    assert {result[2] for result in results} == {"2"}
+    assert {result[3] for result in results} == {"1"}
+    assert {result[1] for result in results} <= {"0", "1"}
+    shown = "\n".join(titles(running.family()))
+    assert "istos-worker: zygote gen 1" in shown
+    assert "istos-worker: owner" in shown
+    assert "istos-worker: worker 0 gen 1 [0/6 busy]" in shown
+    assert sum(worker["done"] for worker in running.workers()) == 50
+    assert running.stop() == 0
+    running.assert_nothing_left()
+
+
+def test_ctl_scales_quiets_and_stops(fleet: Fleets, running: RunningFleet) -> None:
+    assert ask(running.control, "scale", procs=3)["ok"]
+    running.until_serving(3)
+    assert ask(running.control, "scale", procs=1)["ok"]
+    running.until(lambda: len(running.workers()) == 1, "one worker")
+    assert ask(running.control, "quiet")["ok"]
+    assert ask(running.control, "resume")["ok"]
+    assert len(run_jobs(fleet, 5)) == 5
+    assert ask(running.control, "stop")["ok"]
+    assert running.wait() == 0
+    running.assert_nothing_left()
+
+
+def test_a_killed_workers_job_runs_again_and_the_obituary_names_it(
+    fleet: Fleets, running: RunningFleet, tmp_path: Path
+) -> None:
+    path = tmp_path / "go"
+    job_id = hold_a_job(fleet, running, path)
+    holder = int(Path(f"{path}.starts").read_text().split()[0])
+
+    (found,) = [one for one in running.family() if one.pid == holder]
+    found.kill()
+    running.until(lambda: len(Path(f"{path}.starts").read_text().splitlines()) == 2, "second start")
+    path.touch()
+
+    assert result_of(fleet, job_id)["state"] == "done"
+    running.says(f"jobs/b/{job_id}")
+    running.until_serving(2)
+    assert running.stop() == 0
+
+
+def test_term_lets_a_running_job_finish(fleet: Fleets, running: RunningFleet, tmp_path: Path) -> None:
+    path = tmp_path / "go"
+    hold_a_job(fleet, running, path)
+    running.send(signal.SIGTERM)
+    running.says("leaving")
+    path.touch()
+    assert running.wait() == 0
+    assert len(Path(f"{path}.starts").read_text().splitlines()) == 1
+
+
+def test_a_job_handed_back_at_the_deadline_is_not_charged(fleet: Fleets, tmp_path: Path) -> None:
+    fleet.write("app", APP)
+    options = ("app", "--embedded", "--data", "data", "--procs", "1", "--drain-timeout", "1s")
+    program = fleet.start(*options)
+    path = tmp_path / "go"
+    job_id = hold_a_job(fleet, program, path)
+    assert program.stop() == 0, program.log
+    path.touch()
+
+    again = fleet.start(*options)
+
+    assert result_of(fleet, job_id) == {"state": "done", "result": 1}
+    assert again.stop() == 0
+
+
+def test_the_owner_killed_under_a_running_job_changes_nothing(
+    fleet: Fleets, running: RunningFleet, tmp_path: Path
+) -> None:
+    path = tmp_path / "go"
+    job_id = hold_a_job(fleet, running, path)
+    before = running.owner_process()
+    before.kill()
+    running.until(lambda: (now := running.status()) and now["companion"]["restarts"] == 1, "new owner")
+    running.until_serving(2)
+    path.touch()
+    assert result_of(fleet, job_id)["state"] == "done"
+    assert len(Path(f"{path}.starts").read_text().splitlines()) == 1
+    assert running.stop() == 0
+    running.assert_nothing_left()
+
+
+def test_a_killed_supervisor_leaves_nothing_behind(running: RunningFleet) -> None:
+    running.send(signal.SIGKILL)
+    running.wait()
+    running.assert_nothing_left()
+
+
+def test_hup_brings_the_new_code_and_a_broken_one_changes_nothing(
+    fleet: Fleets, running: RunningFleet
+) -> None:
+    fleet.write("app", APP.replace('"ISTOS_WORKER_GENERATION"]', '"ISTOS_WORKER_GENERATION"] + " new"'))
+    assert ask(running.control, "reload", wait=True, wait_s=LONG_S)["ok"]
+    assert {result[3] for result in run_jobs(fleet, 20)} == {"2 new"}
+
+    fleet.write("app", "syntax error here")
+    answer = ask(running.control, "reload", wait=True, wait_s=LONG_S)
+    assert not answer["ok"]
+    assert "SyntaxError" in answer["error"]
+    assert {result[3] for result in run_jobs(fleet, 20)} == {"2 new"}
+    assert running.stop() == 0
+
+
+def test_burst_exits_0_when_the_queues_are_empty(fleet: Fleets) -> None:
+    fleet.write("app", APP)
+    program = fleet.start("app", "--embedded", "--data", "data", "--procs", "1")
+    program.until_serving(1)
+    ask(program.control, "quiet")
+
+    async def work(client: Client) -> None:
+        await client.enqueue_many("jobs/a", range(200))
+
+    asyncio.run(with_client(fleet, work))
+    assert program.stop() == 0
+
+    burst = fleet.start("app", "--embedded", "--data", "data", "--procs", "2", "--burst")
+
+    assert burst.wait() == 0, burst.log
+    burst.assert_nothing_left()
+    after = fleet.start("app", "--embedded", "--data", "data", "--procs", "1")
+
+    async def counts(client: Client) -> dict[str, int]:
+        return dict((await client.stats("jobs/a", timeout_s=LONG_S))["counts"])
+
+    found = asyncio.run(with_client(fleet, counts))
+    assert (found["ready"], found["leased"], found["done"]) == (0, 0, 200)
+    assert after.stop() == 0
+
+
+def test_solo_runs_jobs_in_one_process_and_owns_the_queues(fleet: Fleets) -> None:
+    fleet.write("app", APP.replace('os.environ["ISTOS_WORKER_INDEX"]', "os.getpid()"))
+    program = fleet.start("app", "--solo", "--data", ":memory:")
+    assert {result[1] for result in run_jobs(fleet, 10)} == {program.pid}
+    assert program.family() == []
+    program.send(signal.SIGINT)
+    assert program.wait() == 0, program.log
+
+
+def test_check_prints_queues_handlers_slots_and_deadlines(fleet: Fleets) -> None:
+    fleet.write("app", APP)
+    program = fleet.start("app", "--check", "--procs", "3", "--concurrency", "5", "--concurrency", "jobs/b=7")
+    assert program.wait() == 0, program.log
+    assert "queue jobs/a (declared here): 5 slots a process" in program.out
+    assert "queue jobs/b (declared here): 7 slots a process" in program.out
+    assert "handler work" in program.out
+    assert "3 processes with 12 slots each: 36 jobs at the same time" in program.out
+    assert "at 25s workers are killed" in program.out
+
+
+def test_an_owner_that_is_away_is_no_failure(fleet: Fleets) -> None:
+    fleet.write("app", APP)
+    workers = fleet.start("app", "--procs", "1")
+    workers.until(lambda: [one for one in workers.workers() if one["stage"] == "ready"], "ready worker")
+    workers.says("is not reachable")
+    assert workers.ready_workers() == []
+
+    owner = fleet.start("app", "--embedded", "--data", ":memory:", "--procs", "1")
+
+    workers.until_serving(1)
+    assert len(run_jobs(fleet, 5)) == 5
+    assert workers.stop() == 0
+    assert owner.stop() == 0
+
+
+def test_metrics_and_probes(fleet: Fleets) -> None:
+    fleet.write("app", APP)
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    program = fleet.start(
+        "app", "--embedded", "--data", ":memory:", "--procs", "2", "--metrics", f"127.0.0.1:{port}"
+    )
+    program.until_serving(2)
+    run_jobs(fleet, 30)
+
+    def get(path: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as answer:
+            return str(answer.read().decode())
+
+    program.until(lambda: 'istos_worker_jobs_succeeded_total{queue="jobs/a"} 30' in get("/metrics"), "metric")
+    shown = get("/metrics")
+    assert 'istos_worker_processes{stage="ready"} 2' in shown
+    assert "istos_worker_fleet_jobs_total 30" in shown
+    assert get("/livez")
+    assert get("/readyz")
+    program.ready_workers()
+    assert program.stop() == 0
+
+
+def test_json_logs_parse_and_carry_the_job(fleet: Fleets) -> None:
+    fleet.write("app", APP.replace('"working on %s", job', '"working on %s %s", job, "x" * 9000'))
+    program = fleet.start("app", "--embedded", "--data", ":memory:", "--procs", "2", "--log-format", "json")
+    run_jobs(fleet, 40)
+    assert program.stop() == 0
+
+    lines = [json.loads(line) for line in program.log.splitlines()]
+
+    of_jobs = [line for line in lines if line["message"].startswith("working on")]
+    assert len(of_jobs) == 40
+    assert all(line["job_id"] and line["queue"] == "jobs/a" for line in of_jobs)

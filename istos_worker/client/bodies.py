@@ -8,6 +8,8 @@ from typing import Any, Literal, Protocol
 
 import orjson
 
+from istos_worker.serialization import JsonSerializer, RawSerializer, Serializer
+
 OnFailure = Literal["wait", "fail", "collect"]
 
 
@@ -22,6 +24,23 @@ class Serializes(Protocol):
 def to_body(serializer: Serializes, data: Any) -> bytes:
     body = serializer.serialize(data)
     return body.encode() if isinstance(body, str) else body
+
+
+class _AsBytes:
+    """A serializer that gives text, as one that gives bytes."""
+
+    def __init__(self, serializer: Serializes) -> None:
+        self._serializer = serializer
+        self.deserialize = serializer.deserialize
+
+    def serialize(self, message: Any, /) -> bytes:
+        return to_body(self._serializer, message)
+
+
+def as_serializer(serializer: Serializes | None) -> Serializer | None:
+    if serializer is None or isinstance(serializer, (JsonSerializer, RawSerializer)):
+        return serializer
+    return _AsBytes(serializer)
 
 
 def from_base64(serializer: Serializes, text: str | None) -> Any:

@@ -39,6 +39,7 @@ class QueueRole:
         retry_backoff_s: float = 0.0,
         retry_backoff_max_s: float = 600.0,
         retry_jitter: float = 0.1,
+        crash_budget: int = 3,
         ha: bool = False,
         authorizer: Authorizer | None = None,
         logger: logging.Logger | None = None,
@@ -56,6 +57,7 @@ class QueueRole:
             retry_backoff_s=retry_backoff_s,
             retry_backoff_max_s=retry_backoff_max_s,
             retry_jitter=retry_jitter,
+            crash_budget=crash_budget,
         )
         self.owner_id = secrets.token_hex(8)
         self._authorizer = authorizer
@@ -98,6 +100,7 @@ class QueueRole:
             log=self._log,
         )
         self.store.on_effects = bound.carry_out
+        self.store.on_reloaded = bound.on_reloaded
         await self.store.load()
         self._bound = bound
         bound.declare()

@@ -4,7 +4,7 @@ other owners, and the way of effects out. Knows keys and queries; not rules."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -48,6 +48,8 @@ class Binding:
         self._handles: list[Handle] = []
         self._parked: set[Call] = set()
         self._alive: set[str] = set()
+        self._gone: set[str] = set()
+        """Workers whose going away the state may not have taken in yet."""
 
     def declare(self) -> None:
         """Begins to answer. Workers that are up are known before the first query is taken from the mesh."""
@@ -95,12 +97,22 @@ class Binding:
     def _on_workers(self, seen: list[tuple[str, bool]]) -> None:
         changes = [(last_part(key), up) for key, up in seen]
         for worker, up in changes:
-            (self._alive.add if up else self._alive.discard)(worker)
-        self._store.submit(_Seen(changes))
+            if up:
+                self._alive.add(worker)
+                self._gone.discard(worker)
+            else:
+                self._alive.discard(worker)
+                self._gone.add(worker)
+        self._tell_seen(changes)
 
-    def announce_alive(self) -> None:
-        """Tells the state again who is up: it was read anew from the medium, which knows no tokens."""
-        self._store.submit(_Seen([(worker, True) for worker in self._alive]))
+    def _tell_seen(self, changes: Sequence[tuple[str, bool]]) -> None:
+        gone = [worker for worker, up in changes if not up]
+        self._store.submit(_Seen(changes, lambda: self._gone.difference_update(gone)))
+
+    def on_reloaded(self) -> None:
+        """The state was read anew from the medium, and missed who came and went meanwhile."""
+        known = [*((worker, True) for worker in self._alive), *((worker, False) for worker in self._gone)]
+        self._tell_seen(known)
 
     def _on_owners(self, seen: list[tuple[str, bool]]) -> None:
         for key, up in seen:
@@ -150,10 +162,14 @@ class _Silent:
 
 
 class _Seen(_Silent):
-    __slots__ = ("_changes",)
+    __slots__ = ("_changes", "_taken_in")
 
-    def __init__(self, changes: Sequence[tuple[str, bool]]) -> None:
+    def __init__(self, changes: Sequence[tuple[str, bool]], taken_in: Callable[[], None]) -> None:
         self._changes = changes
+        self._taken_in = taken_in
+
+    def done(self) -> None:
+        self._taken_in()
 
     def apply(self, state: QueueState, now: Instant) -> None:
         for worker, up in self._changes:

@@ -157,7 +157,7 @@ def settle(call: Call, state: QueueState, now: Instant) -> Reply | None:
     return None if isinstance(answer, Parked) else shape(answer)
 
 
-Step = Callable[["QueueState", Instant], Reply]
+Step = Callable[["QueueState", Instant], "Reply"]
 
 
 def _run_step(step: Step, state: QueueState, now: Instant) -> Reply:

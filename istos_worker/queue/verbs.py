@@ -54,7 +54,13 @@ class Call:
         self._shape: Callable[[Any], Reply] = role_admin.result_reply
 
     def apply(self, state: QueueState, now: Instant) -> None:
-        self._reply = self._run(self, state, now)
+        try:
+            self._reply = self._run(self, state, now)
+        except IstosError:
+            raise
+        except Exception as unforeseen:
+            log.exception("%s failed in an unforeseen way", self.verb)
+            raise IstosError(f"the owner failed on {self.verb}; its log has the reason") from unforeseen
 
     def done(self) -> None:
         if self._reply is None:

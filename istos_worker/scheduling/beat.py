@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from istos_worker.errors import IstosError, NotFoundError, OwnerUnreachable
-from istos_worker.scheduling.plan import Every, Schedule, tick_job_id, tick_name, tick_time
+from istos_worker.scheduling.plan import Schedule, tick_job_id
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +21,10 @@ _LOOK_AGAIN_S = 30.0
 """The wall clock is looked at again after this long: it may have been stepped, or the machine asleep."""
 _RETRY_S = 1.0
 _LONGEST_RETRY_S = 30.0
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
 
 
 class Enqueues(Protocol):
@@ -54,7 +58,7 @@ class Beat:
         client: Enqueues,
         *,
         may_fire: Callable[[str], bool] = lambda _: True,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._pulses = [_Pulse(schedule, client, may_fire, clock) for schedule in schedules]
         self._tasks: list[asyncio.Task[None]] = []
@@ -83,16 +87,16 @@ class _Pulse:
         schedule: Schedule,
         client: Enqueues,
         may_fire: Callable[[str], bool],
-        clock: Callable[[], float],
+        clock: Callable[[], datetime],
     ) -> None:
         self._schedule = schedule
         self._client = client
         self._may_fire = may_fire
         self._clock = clock
         self._started = clock()
-        self._last: float | None = None
-        self._asked = False
-        self._complained = False
+        self._last: str | None = None
+        self._has_asked = False
+        self._has_complained = False
 
     async def run(self) -> None:
         retry_s = _RETRY_S
@@ -100,7 +104,7 @@ class _Pulse:
             try:
                 wait_s = await self.step()
                 retry_s = _RETRY_S
-                self._complained = False
+                self._has_complained = False
             except Exception as failed:
                 # The owner may be away for hours: say so once, and go on trying.
                 self._complain(failed)
@@ -108,60 +112,60 @@ class _Pulse:
             await asyncio.sleep(wait_s)
 
     def _complain(self, failed: Exception) -> None:
-        if self._complained:
+        if self._has_complained:
             return
-        self._complained = True
-        expected = isinstance(failed, IstosError)
+        self._has_complained = True
         log.warning(
-            "schedule %s of queue %s: cannot fire, will keep trying: %s",
+            "schedule %s of queue %s cannot fire, will keep trying: %s",
             self._schedule.name,
             self._schedule.prefix,
             failed,
-            exc_info=None if expected else failed,
+            exc_info=None if isinstance(failed, IstosError) else failed,
         )
 
     async def step(self) -> float:
         """Fires what is due. Returns the seconds until it should be called again."""
         if not self._may_fire(self._schedule.prefix):
-            self._asked = False  # another owner fires; what it fired is asked for when it is our turn
+            self._has_asked = False  # what another owner fires is asked for when it is our turn
             return _RETRY_S
-        if not self._asked:
+        if not self._has_asked:
             await self._learn_last()
-        due, upcoming = self._schedule.due(self._last, self._clock(), self._started)
-        if due and isinstance(self._schedule.rhythm, Every):
-            # Another replica may keep this schedule at other times than ours: then its times hold.
-            known = self._last
+        due, upcoming = self._look()
+        if due and self._schedule.every_s is not None:
+            # Another replica may keep this interval at other times than ours: then its times hold.
             await self._learn_last()
-            if self._last != known:
-                due, upcoming = self._schedule.due(self._last, self._clock(), self._started)
+            due, upcoming = self._look()
         for tick in due:
             await self._fire(tick)
-        return max(min(upcoming - self._clock(), _LOOK_AGAIN_S), 0.0)
+        left_s = (upcoming - self._clock()).total_seconds()
+        return max(min(left_s, _LOOK_AGAIN_S), 0.0)
+
+    def _look(self) -> tuple[list[str], datetime]:
+        return self._schedule.due(self._last, self._clock(), self._started)
 
     async def _learn_last(self) -> None:
         try:
-            last = await self._client.last_tick(
+            told = await self._client.last_tick(
                 self._schedule.prefix, self._schedule.name, token=self._schedule.token
             )
         except OwnerUnreachable:
             raise
         except NotFoundError:  # a peer 0.3 owner remembers no ticks: ours alone count
-            last = None
-        self._asked = True
-        told = tick_time(last)
+            told = None
+        self._has_asked = True
         if told is not None and (self._last is None or told > self._last):
             self._last = told
 
-    async def _fire(self, tick: float) -> None:
-        schedule, name = self._schedule, tick_name(tick)
+    async def _fire(self, tick: str) -> None:
+        schedule = self._schedule
         await self._client.enqueue(
             schedule.prefix,
             schedule.data,
             priority=schedule.priority,
             serializer=schedule.serializer,
             token=schedule.token,
-            job_id=tick_job_id(schedule.name, name),
+            job_id=tick_job_id(schedule.name, tick),
             schedule=schedule.name,
-            tick=name,
+            tick=tick,
         )
-        self._last = tick_time(name)
+        self._last = tick

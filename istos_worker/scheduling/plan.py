@@ -1,137 +1,69 @@
-"""Which ticks of a recurring job are due. Pure: times in, times out. Times are wall-clock seconds.
-
-A tick is named by the time it was due, so that every replica and every restart gives it the same name, and the
-queue's owner, who remembers the last one, takes each tick once.
-"""
+"""A recurring job as declared, and how its ticks travel. Which ticks are due is queue.schedule's to say."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Iterator
+import os
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, tzinfo
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import TYPE_CHECKING, Any, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from istos_worker.queue.cron import CronSchedule
+from istos_worker.queue.schedule import CatchUp, Every, tick_name, tick_time, ticks_due
 
 if TYPE_CHECKING:
     from istos_worker.client.bodies import Serializes
 
-CatchUp = Literal["skip", "once", "all"]
-LATE_S = 60.0
-"""A tick at most this late is fired under every policy: a restart within the due minute loses nothing."""
-MAX_CATCH_UP = 100
-_NAME_DIGITS = 16
-
-
-class Rhythm(Protocol):
-    """When a schedule is due."""
-
-    def first(self, now: float) -> float:
-        """The first tick of a schedule that never fired."""
-        ...
-
-    def after(self, tick: float) -> float: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Every:
-    every_s: float
-    initial_delay_s: float
-
-    def first(self, now: float) -> float:
-        return now + self.initial_delay_s
-
-    def after(self, tick: float) -> float:
-        return tick + self.every_s
-
-
-class NextAfter(Protocol):
-    """`queue.cron.CronSchedule`."""
-
-    def next_after(self, after: datetime, /) -> datetime: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Cron:
-    expression: NextAfter
-    tz: tzinfo | None
-    """None: the machine's own time zone."""
-
-    def first(self, now: float) -> float:
-        return self.after(now)
-
-    def after(self, tick: float) -> float:
-        here = datetime.fromtimestamp(tick, UTC).astimezone(self.tz)
-        return self.expression.next_after(here).timestamp()
+_MOMENT = timedelta(milliseconds=1)
+_LOCAL_ZONE_FILE = "/etc/localtime"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """One recurring job, as declared."""
+    """One recurring job. Exactly one of `every_s` and `cron` is set."""
 
     prefix: str
     data: Any
     name: str
-    rhythm: Rhythm
+    every_s: float | None = None
+    initial_delay_s: float = 0.0
+    cron: CronSchedule | None = None
     catch_up: CatchUp = "skip"
     priority: int = 0
     serializer: Serializes | None = None
     token: str | None = field(default=None, repr=False)
 
-    def preview(self, count: int = 5, *, now: float | None = None) -> list[datetime]:
-        """The next times it is due."""
-        start = datetime.now(UTC).timestamp() if now is None else now
-        return [
-            datetime.fromtimestamp(tick, UTC) for tick in islice(self._from(self.rhythm.first(start)), count)
-        ]
+    def due(self, last: str | None, now: datetime, started: datetime) -> tuple[list[str], datetime]:
+        """The names of the ticks to fire at `now`, oldest first, and the time of the next one. `last`: the
+        newest tick fired anywhere; `started`: since when this process follows the schedule."""
+        rhythm, since = self._rhythm(last, started)
+        return ticks_due(rhythm, last, now, self.catch_up, since=since), rhythm.next_after(now)
 
-    def _from(self, tick: float) -> Iterator[float]:
-        while True:
-            yield tick
-            tick = self.rhythm.after(tick)
+    def _rhythm(self, last: str | None, started: datetime) -> tuple[Every | CronSchedule, datetime]:
+        if self.cron is not None:
+            return self.cron, started
+        assert self.every_s is not None
+        # An interval goes on from the last tick, whoever fired it; a new one begins after its delay.
+        first = started + timedelta(seconds=self.initial_delay_s) if last is None else tick_time(last)
+        return Every(every_s=self.every_s, anchor=first.timestamp()), first - _MOMENT
 
-    def due(self, last: float | None, now: float, started: float) -> tuple[list[float], float]:
-        """The ticks to fire at `now`, in order, and the next one after them. `last`: the last tick known to
-        have fired; None: none ever did, and the schedule began at `started`."""
-        missed: list[float] = []
-        tick = self.rhythm.first(started) if last is None else self.rhythm.after(last)
-        if isinstance(self.rhythm, Every) and tick < now - self.rhythm.every_s * MAX_CATCH_UP:
-            # Years of missed seconds need not be counted one by one.
-            behind = int((now - tick) // self.rhythm.every_s) - MAX_CATCH_UP
-            tick += behind * self.rhythm.every_s
-        while tick <= now:
-            missed.append(tick)
-            if len(missed) > MAX_CATCH_UP:
-                del missed[0]
-            tick = self.rhythm.after(tick)
-        return self._to_fire(missed, now), tick
-
-    def _to_fire(self, missed: list[float], now: float) -> list[float]:
-        match self.catch_up:
-            case "all":
-                return missed[-MAX_CATCH_UP:]
-            case "once":
-                return missed[-1:]
-            case "skip":
-                return [tick for tick in missed[-1:] if now - tick <= LATE_S]
-
-
-def tick_name(tick: float) -> str:
-    """Ticks compare as these names do."""
-    return f"{round(tick * 1000):0{_NAME_DIGITS}d}"
-
-
-def tick_time(name: str | None) -> float | None:
-    """The time a tick's name says; None for a name that is none of ours."""
-    if name is None or not name.isascii() or not name.isdigit():
-        return None
-    return int(name) / 1000
+    def preview(self, count: int = 5, *, after: datetime | None = None) -> list[datetime]:
+        """The next times it is due, as if it began now (or at `after`)."""
+        at = datetime.now(UTC) if after is None else after
+        rhythm, since = self._rhythm(None, at)
+        times: list[datetime] = []
+        for _ in range(count):
+            since = rhythm.next_after(since)
+            times.append(since)
+        return times
 
 
 def tick_job_id(schedule: str, tick: str) -> str:
     """The same job for the same tick, whoever fires it."""
-    return f"{hashlib.blake2b(schedule.encode(), digest_size=12).hexdigest()}.{tick}"
+    name = hashlib.blake2b(schedule.encode(), digest_size=12).hexdigest()
+    return f"{name}.{tick.replace(':', '')}"
 
 
 def make_schedule(
@@ -152,14 +84,22 @@ def make_schedule(
     """Raises ValueError (CronError is one) for what cannot be."""
     if (every_s is None) == (cron is None):
         raise ValueError("schedule() needs exactly one of every_s= or cron=")
+    if every_s is not None and not every_s > 0:
+        raise ValueError("schedule(every_s=) must be positive")
+    if initial_delay_s is not None and not initial_delay_s >= 0:
+        raise ValueError(f"initial_delay_s must not be negative, got {initial_delay_s!r}")
     if catch_up not in get_args(CatchUp):
         raise ValueError(f"catch_up must be one of {', '.join(get_args(CatchUp))}, got {catch_up!r}")
-    told = f"{prefix}\n{every_s}\n{cron}\n{tz}".encode() + b"\n" + body
+    if name is not None and not 0 < len(name) <= 200:
+        raise ValueError("a schedule's name has 1 to 200 characters")
+    told = f"{prefix}\n{every_s}\n{cron}\n{tz}\n".encode() + body
     return Schedule(
         prefix=prefix,
         data=data,
         name=name or hashlib.blake2b(told, digest_size=12).hexdigest(),
-        rhythm=_rhythm(every_s, cron, initial_delay_s, tz),
+        every_s=every_s,
+        initial_delay_s=(every_s or 0.0) if initial_delay_s is None else initial_delay_s,
+        cron=None if cron is None else CronSchedule(cron, tz or local_zone()),
         catch_up=catch_up,
         priority=priority,
         serializer=serializer,
@@ -167,30 +107,17 @@ def make_schedule(
     )
 
 
-def _rhythm(
-    every_s: float | None, cron: str | None, initial_delay_s: float | None, tz: str | tzinfo | None
-) -> Rhythm:
-    if every_s is not None:
-        return _every(every_s, initial_delay_s)
-    return _cron(str(cron), initial_delay_s, tz)
-
-
-def _every(every_s: float, initial_delay_s: float | None) -> Every:
-    if not every_s > 0:
-        raise ValueError("schedule(every_s=) must be positive")
-    delay_s = every_s if initial_delay_s is None else initial_delay_s
-    if not delay_s >= 0:
-        raise ValueError(f"initial_delay_s must not be negative, got {delay_s!r}")
-    return Every(every_s, delay_s)
-
-
-def _cron(expression: str, initial_delay_s: float | None, tz: str | tzinfo | None) -> Cron:
-    from istos_worker.queue.cron import CronSchedule
-
-    if initial_delay_s:
-        raise ValueError("initial_delay_s goes with every_s=, not with cron=")
+def local_zone() -> tzinfo:
+    """The machine's zone with its changes of the clocks, which `datetime.astimezone()` does not give."""
+    named = os.environ.get("TZ", "").lstrip(":")
+    if named:
+        with contextlib.suppress(ZoneInfoNotFoundError, ValueError):
+            return ZoneInfo(named)
     try:
-        zone = ZoneInfo(tz) if isinstance(tz, str) else tz
-    except (ZoneInfoNotFoundError, ValueError) as unknown:
-        raise ValueError(f"unknown time zone {tz!r}") from unknown
-    return Cron(CronSchedule(expression), zone)
+        with open(_LOCAL_ZONE_FILE, "rb") as file:
+            return ZoneInfo.from_file(file, key=_LOCAL_ZONE_FILE)
+    except (OSError, ValueError):
+        return UTC
+
+
+__all__ = ["CatchUp", "Schedule", "local_zone", "make_schedule", "tick_job_id", "tick_name", "tick_time"]

@@ -34,8 +34,10 @@ class _Call:
         error = self.error
         if error is None:
             self.future.set_result(self.value)
-        elif isinstance(error, StopIteration):  # a future cannot carry it
-            self.future.set_exception(RuntimeError("the function raised StopIteration"))
+        elif isinstance(error, (StopIteration, GeneratorExit)):  # a future cannot carry these two
+            wrapped = RuntimeError(f"the function raised {type(error).__name__}")
+            wrapped.__cause__ = error
+            self.future.set_exception(wrapped)
         else:
             self.future.set_exception(error)
 

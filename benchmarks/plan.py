@@ -19,7 +19,7 @@ class Plan:
     latency_jobs: int = 300
     crash_cap_s: float = 40.0
     graceful_job_s: float = 3.0
-    restart_wait_s: float = 20.0
+    restart_wait_s: float = 40.0
     backlogs: tuple[int, ...] = (1_000, 100_000)
     scaling: tuple[int, ...] = (1, 2, 4)
     scale: float = 1.0

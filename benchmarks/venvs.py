@@ -76,7 +76,7 @@ PEERS = Venv(
         "huey[redis]",
         "saq[redis]",
         "celery[redis]",
-        "taskiq",
+        "taskiq<0.13",  # taskiq-redis 1.2.2 does not import with 0.13
         "taskiq-redis",
         "rq",
         "streaq",

@@ -34,8 +34,8 @@ def ctl(ctx: click.Context, control: Path | None) -> None:
 @click.pass_obj
 def status(control: Path | None, as_json: bool) -> None:
     """What runs: workers, their state and figures."""
-    answer = _ask(control, "status")
-    click.echo(json.dumps(answer, indent=2) if as_json else render_status(answer))
+    found = _ask(control, "status")["status"]
+    click.echo(json.dumps(found, indent=2) if as_json else render_status(found))
 
 
 @ctl.command()
@@ -114,16 +114,45 @@ def _only_control() -> Path:
             raise click.ClickException(f"several fleets are running, say which:{listed}")
 
 
-def render_status(answer: dict[str, Any]) -> str:
-    """The answer as lines of `name: value`, workers as a table."""
-    workers = answer.get("workers")
-    plain = {name: value for name, value in answer.items() if name not in ("ok", "workers")}
-    lines = [f"{name}: {value}" for name, value in plain.items()]
-    if isinstance(workers, list) and workers and isinstance(workers[0], dict):
-        names = list(workers[0])
-        rows = [names, *([str(worker.get(name, "")) for name in names] for worker in workers)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(names))]
-        lines += [
-            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows
-        ]
+def render_status(status: dict[str, Any]) -> str:
+    """For people: one line on the fleet, one on the owner, a table of workers, the totals."""
+    ready = "ready" if status["ready"] else "not ready"
+    lines = [
+        f"{status['state']}, {ready}: pid {status['pid']}, generation {status['generation']}, "
+        f"{len(status['workers'])} of {status['procs']} workers, up {status['uptime_s']:.0f} s"
+    ]
+    owner = status.get("companion")
+    if owner is not None:
+        lines.append(
+            f"owner: pid {owner['pid']}, {'ready' if owner['ready'] else 'not ready'}, restarts {owner['restarts']}"
+        )
+    lines += _table([_worker_row(worker) for worker in status["workers"]])
+    lines.append(", ".join(f"{name.replace('_', ' ')} {number}" for name, number in status["totals"].items()))
+    if status.get("last_reload_error"):
+        lines.append(f"last reload failed: {status['last_reload_error']}")
     return "\n".join(lines)
+
+
+def _worker_row(worker: dict[str, Any]) -> dict[str, str]:
+    memory = worker["private_bytes"]
+    return {
+        "worker": str(worker["slot"]),
+        "pid": str(worker["pid"]),
+        "gen": str(worker["generation"]),
+        "stage": worker["stage"] if worker["serving"] or worker["stage"] != "ready" else "ready, no owner",
+        "busy": f"{worker['busy']}/{worker['slots']}",
+        "done": str(worker["done"]),
+        "age": f"{worker['age_s']:.0f} s",
+        "memory": "" if memory is None else f"{memory / 2**20:.1f} MiB",
+    }
+
+
+def _table(rows: list[dict[str, str]]) -> list[str]:
+    if not rows:
+        return []
+    lines = [list(rows[0]), *(list(row.values()) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    return [
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]

@@ -62,9 +62,14 @@ class Deadlines:
     owner_stop_s: float = 4.0
     job_timeout_s: float | None = None
 
+    @staticmethod
+    def finish_s(deadline_s: float) -> float:
+        """Of the seconds until a deadline, those that jobs may use: the rest is for handing them back."""
+        return max(deadline_s - min(HAND_BACK_RESERVE_S, deadline_s / 2), 0.0)
+
     def explained(self, *, embedded: bool) -> str:
         """The arithmetic an operator needs for the platform's own stop timeout."""
-        cancel_s = max(self.drain_s - HAND_BACK_RESERVE_S, 0.0)
+        cancel_s = self.finish_s(self.drain_s)
         total_s = self.drain_s + (self.owner_stop_s if embedded else 0.0)
         owner = f", the owner within {self.owner_stop_s:g}s more" if embedded else ""
         return (

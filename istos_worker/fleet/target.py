@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -36,6 +37,24 @@ def load_app(target: str) -> App:
         raise TargetError(f"{target!r} is not a target: write module or module:attribute")
     module = _import(module_name, target)
     return _named_app(module, attribute, target) if attribute else _only_app(module, target)
+
+
+def user_traceback(error: BaseException) -> str:
+    """The traceback from the first frame that is the application's: ours and the import machinery's say nothing
+    about its mistake."""
+    summary = traceback.TracebackException.from_exception(error)
+    frames = list(summary.stack)
+    while frames and _is_ours(frames[0].filename):
+        frames.pop(0)
+    summary.stack = traceback.StackSummary.from_list(frames)
+    return "".join(summary.format()).rstrip()
+
+
+_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+def _is_ours(filename: str) -> bool:
+    return filename.startswith((_OURS, "<frozen ")) or f"{os.sep}importlib{os.sep}" in filename
 
 
 def put_current_directory_first() -> None:

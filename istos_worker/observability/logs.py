@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import orjson
@@ -26,59 +26,63 @@ import orjson
 CAPACITY = 10_000
 _LOCK_PATIENCE_S = 1.0
 _CLOSE_PATIENCE_S = 1.0
-_PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {
+    "message",
+    "asctime",
+    "taskName",
+    "process_name",
+    "fields",
+}
 
-Fields = Callable[[], Mapping[str, Any]]
-
-
-def no_fields() -> Mapping[str, Any]:
-    return {}
+_SHOWN_IN_TEXT = ("queue", "job_id", "correlation_id")
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-11-29T10:00:00.123Z INFO worker 3: text [job_id=...]`."""
+    """`2026-11-29T10:00:00.123Z INFO worker 3: text queue=... job_id=...`."""
 
-    def __init__(self, process: str, fields: Fields) -> None:
-        super().__init__(
-            "%(asctime)s %(levelname)s %(process_name)s: %(message)s%(fields)s", "%Y-%m-%dT%H:%M:%S"
-        )
-        self.default_msec_format = "%s.%03dZ"
-        self.converter = time.gmtime
+    def __init__(self, process: str) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(process_name)s: %(message)s%(fields)s")
         self._process = process
-        self._fields = fields
 
     def format(self, record: logging.LogRecord) -> str:
-        shown = {**self._fields(), **getattr(record, "job_fields", {})}
         record.process_name = self._process
-        record.fields = "".join(f" [{name}={value}]" for name, value in shown.items())
+        record.fields = ""
+        if getattr(record, "job_id", None) is not None:
+            known = ((name, getattr(record, name, None)) for name in _SHOWN_IN_TEXT)
+            record.fields = "".join(f" {name}={value}" for name, value in known if value is not None)
         return super().format(record)
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - the base's
+        return timestamp(record)
+
+
+def timestamp(record: logging.LogRecord) -> str:
+    """UTC, to the millisecond."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
 
 
 class JsonFormatter(logging.Formatter):
     """One JSON object a line, with the record's extra fields; what JSON cannot carry is shown as its repr."""
 
-    def __init__(self, process: str, fields: Fields) -> None:
+    def __init__(self, process: str) -> None:
         super().__init__()
         self._process = process
-        self._fields = fields
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
-            "ts": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-            + f".{int(record.msecs):03d}Z",
+            "ts": timestamp(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "process": self._process,
             "pid": record.process,
             "message": _text(record),
-            **self._fields(),
         }
         if record.exc_info and record.exc_info[0] is not None:
             line["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             line["stack"] = record.stack_info
         for name, value in vars(record).items():
-            if name not in _PLAIN and name not in line:
+            if name not in _PLAIN and name not in line and value is not None:
                 line[name] = value
         return _dumps(line)
 
@@ -213,7 +217,7 @@ def configure_logs(
     level: str = "info",
     format_: str = "text",
     lock: str | None = None,
-    fields: Fields = no_fields,
+    filters: Sequence[logging.Filter] = (),
 ) -> Iterator[None]:
     """Sends this process's log records to stderr until the end of the block.
 
@@ -222,7 +226,9 @@ def configure_logs(
     """
     writer = LineWriter(2, lock=lock)
     is_json = format_ == "json"
-    writer.setFormatter((JsonFormatter if is_json else TextFormatter)(process, fields))
+    writer.setFormatter((JsonFormatter if is_json else TextFormatter)(process))
+    for each in filters:
+        writer.addFilter(each)
     carriers = _carriers(is_json=is_json)
     for logger in carriers:
         logger.addHandler(writer)

@@ -1,0 +1,49 @@
+"""`--check`: imports the application and says what would run. Starts nothing, opens nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+from istos_worker.fleet.application import Application, LoadRefused
+from istos_worker.fleet.plan import Plan
+
+NO_IMPORT = 4
+
+
+def main() -> int:
+    application = Application(Plan.take(os.environ))
+    try:
+        application.load()
+    except LoadRefused as refused:
+        print(refused, file=sys.stderr)
+        return NO_IMPORT
+    for line in report(application):
+        print(line)
+    return 0
+
+
+def report(application: Application) -> Iterator[str]:
+    plan = application.plan
+    owned = application.owned_prefixes()
+    slots = 0
+    for one in application.consumed("check"):
+        settings = one.settings
+        owner = "declared here" if settings.prefix in owned else "owned elsewhere"
+        yield f"queue {settings.prefix} ({owner}): {settings.concurrency} slots a process"
+        slots += settings.concurrency
+        if one.handlers.plain is not None:
+            yield f"  handler {one.handlers.plain.label}"
+        for name, handler in one.handlers.tasks.items():
+            limit = handler.timeout_s or settings.job_timeout_s
+            yield f"  task {name}" + (f", at most {limit:g}s" if limit else "")
+    for prefix in owned:
+        if prefix not in {one.settings.prefix for one in application.consumed("check")}:
+            yield f"queue {prefix} (declared here): not consumed"
+    yield f"{plan.procs} processes with {slots} slots each: {plan.procs * slots} jobs at the same time"
+    yield plan.deadlines.explained(embedded=plan.data is not None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

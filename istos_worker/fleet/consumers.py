@@ -1,0 +1,131 @@
+"""All queues' workers of one process, started and stopped together. Knows workers; not who gives the orders."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from istos_worker.observability.figures import QueueFigures
+from istos_worker.serialization import Serializer
+from istos_worker.worker.handlers import Handlers
+from istos_worker.worker.link import Mesh
+from istos_worker.worker.settings import WorkerHooks, WorkerSettings
+from istos_worker.worker.worker import Worker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumption:
+    """One queue that this process consumes, and what runs its jobs."""
+
+    settings: WorkerSettings
+    handlers: Handlers
+    serializer: Serializer | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    done: int
+    busy: int
+    slots: int
+    held: tuple[str, ...]
+    connected: bool
+
+
+class Consumers:
+    """`on_change` is called on the loop whenever a figure changed; `retire` when this process should be replaced."""
+
+    def __init__(
+        self,
+        consumed: Sequence[Consumption],
+        session: Mesh,
+        *,
+        on_change: Callable[[], None],
+        retire: Callable[[str], None],
+    ) -> None:
+        hooks = WorkerHooks(on_change=on_change, retire=retire)
+        self._workers = {
+            one.settings.prefix: Worker(
+                one.settings,
+                session=session,
+                handlers=one.handlers,
+                serializer=one.serializer,
+                hooks=hooks,
+            )
+            for one in consumed
+        }
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        return tuple(self._workers)
+
+    async def start(self) -> None:
+        for worker in self._workers.values():
+            await worker.start()
+
+    def quiet(self) -> None:
+        for worker in self._workers.values():
+            worker.quiet()
+
+    def resume(self) -> None:
+        for worker in self._workers.values():
+            worker.resume()
+
+    async def drain(self, deadline_s: float | None) -> None:
+        await asyncio.gather(*(worker.drain(deadline_s) for worker in self._workers.values()))
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(worker.stop() for worker in self._workers.values()))
+
+    def speaks_base_only(self, prefix: str) -> bool:
+        """True once the queue's owner is known to be a peer 0.3."""
+        return self._workers[prefix].statistics.owner == "peer 0.3"
+
+    def totals(self) -> Totals:
+        all_of_them = [worker.statistics for worker in self._workers.values()]
+        return Totals(
+            done=sum(one.done for one in all_of_them),
+            busy=sum(one.busy for one in all_of_them),
+            slots=sum(one.slots for one in all_of_them),
+            held=self.held(),
+            connected=all(one.connected for one in all_of_them),
+        )
+
+    def held(self) -> tuple[str, ...]:
+        """`prefix/job_id` of the jobs running now."""
+        return tuple(
+            f"{prefix}/{job_id}" for prefix, worker in self._workers.items() for job_id in worker.running()
+        )
+
+    def labels(self) -> list[str]:
+        return [label for worker in self._workers.values() for label in worker.labels()]
+
+    def unconfirmed(self) -> bool:
+        """True while something is running or claimed."""
+        return any(one.statistics.busy or one.statistics.prefetched for one in self._workers.values())
+
+    def figures(self) -> dict[str, QueueFigures]:
+        return {prefix: _figures_of(worker) for prefix, worker in self._workers.items()}
+
+    def trouble(self) -> dict[str, str | None]:
+        """Queues whose owner is not reachable, and why."""
+        return {
+            prefix: worker.statistics.last_error
+            for prefix, worker in self._workers.items()
+            if not worker.statistics.connected
+        }
+
+
+def _figures_of(worker: Worker) -> QueueFigures:
+    now = worker.statistics
+    return QueueFigures(
+        done=now.done,
+        succeeded=now.succeeded,
+        failed=now.failed,
+        released=now.released,
+        stale=now.stale,
+        busy=now.busy,
+        slots=now.slots,
+        prefetched=now.prefetched,
+        connected=now.connected,
+    )

@@ -1,0 +1,33 @@
+"""The zygote of a fleet: imports the application once, opens nothing, forks workers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+
+
+def main() -> int:
+    from istos_worker.fleet.plan import Plan
+
+    plan = Plan.take(os.environ)
+    # All that workers need is imported here, so that they share it.
+    import zenoh
+
+    from istos_worker.fleet.application import Application, LoadRefused
+    from istos_worker.fleet.process import live
+    from supervisor.zygote import LoadFailed, serve_zygote
+
+    application = Application(plan)
+
+    def load() -> None:
+        try:
+            application.load()
+        except LoadRefused as refused:
+            raise LoadFailed(str(refused)) from refused
+
+    return serve_zygote(load=load, child=partial(live, application=application), suspects=(zenoh.Session,))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

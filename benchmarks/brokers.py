@@ -23,6 +23,8 @@ _OWNER_START_S = 15.0
 class Site:
     """Where the broker is to be found, after it was emptied."""
 
+    port: int = 0
+    """Where an owner listens, and `endpoint` in Zenoh's words."""
     endpoint: str = ""
     redis: str = ""
     postgres: str = ""
@@ -173,7 +175,7 @@ def mesh_site(port: int) -> Site:
         "ISTOS_ZENOH_CONNECT_ENDPOINTS": json.dumps([endpoint]),
         "ISTOS_ZENOH_MULTICAST_SCOUTING": "false",
     }
-    return Site(endpoint=endpoint, env={"BENCH_ENDPOINT": endpoint}, client_env=client)
+    return Site(port=port, endpoint=endpoint, env={"BENCH_ENDPOINT": endpoint}, client_env=client)
 
 
 def owner_of_ours(system: System, folder: Path) -> OwnerBroker:

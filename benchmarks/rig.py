@@ -13,10 +13,12 @@ from benchmarks.brokers import ROOT, Broker, Site
 from benchmarks.plan import Plan
 from benchmarks.processes import POLL_S, Group, wait_until
 from benchmarks.record import FILE_VARIABLE, Kind, Records
+from benchmarks.services import listens
 from benchmarks.systems import Fleet, System, Way
 
 _PRODUCER_S = 300.0
 _LATE_DUPLICATES_S = 0.3
+_START_S = 15.0
 _WARM_JOBS = 64
 
 
@@ -115,6 +117,8 @@ class Rig:
 
     def settle(self, procs: int, *, idle_s: float = 1.0) -> None:
         """Every worker has run something, and now has nothing to do. Leaves no records."""
+        if self._site.port:
+            wait_until(lambda: listens(self._site.port), _START_S, every_s=0.02)
         until = time.monotonic() + 6.0
         sent = 0
         while time.monotonic() < until:

@@ -75,7 +75,7 @@ def _worker(venv: Venv, fleet: Fleet) -> list[str]:
     return [
         *(venv.program("istos-worker"), "benchmarks.apps.ours"),
         *("--procs", str(fleet.procs), "--concurrency", str(fleet.slots)),
-        *("--control", f"{fleet.folder}/control.sock", "--log-level", "warning"),
+        *("--control", f"{fleet.folder}/control.sock", "--log-level", "warning", "--scouting", "off"),
     ]
 
 

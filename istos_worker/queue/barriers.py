@@ -96,6 +96,8 @@ class Barriers:
         """The chord's barrier. Raises InvalidChordError when the index does not fit."""
         if not 1 <= len(chord_id) <= MAX_KEY:
             raise InvalidChordError(f"chord_id must have 1 to {MAX_KEY} characters, got {len(chord_id)}")
+        if not chord_id.isascii() and chord_id.encode("utf-8", "replace").decode() != chord_id:
+            raise InvalidChordError(f"chord_id has half a character in it: {chord_id!r}")
         if not 0 < size <= MAX_CHORD_SIZE or not 0 <= index < size:
             raise InvalidChordError(f"chord report index {index} is outside size {size}")
         barrier = self._by_id.get(chord_id)

@@ -34,8 +34,10 @@ class Claims:
             holder = self._leases.holders.ensure(request.worker)
             holder.tasks = request.tasks
             self._leases.sign_of_life(holder, now)
-            if request.seq is not None and (repeated := self._repeated(holder, request)) is not None:
+            if (repeated := self._repeated(holder, request.seq)) is not None:
                 return repeated
+        if request.n < 1:
+            return []
         if self._ledger.fed and self.parked:
             self.serve(now)
         deliveries = self._take(request, holder, now)
@@ -46,19 +48,18 @@ class Claims:
         self.parked.park(request, request.waiter, holder, now.mono + request.wait_s)
         return PARKED
 
-    def _repeated(self, holder: Holder, request: ClaimRequest) -> list[Delivery] | None:
+    def _repeated(self, holder: Holder, seq: int | None) -> list[Delivery] | None:
         """The answer to a claim that was heard before; None when this one is new. A parked claim of the same
         worker is over either way: a repeat takes its place, a newer one ends it."""
-        last, seq = holder.last_seq, request.seq
-        assert seq is not None
-        if last is not None and seq < last:
+        last = holder.last_seq
+        if seq is not None and last is not None and seq < last:
             return []
         parked = holder.parked
         if parked is not None:
             self.parked.leave(parked)
             self._ledger.answer(parked.waiter, [])
             return None
-        if seq != last:
+        if seq is None or seq != last:
             return None
         return [
             delivery

@@ -22,6 +22,8 @@ from istos_worker.queue.records import (
 )
 from istos_worker.queue.workflows import Callback, Workflows, decode_workflow
 
+MAX_FORGOTTEN_AT_ONCE = 5000
+
 
 class DeadLetters:
     """The dead, in the order of their numbers. Sorted when somebody looks, not when somebody dies."""
@@ -104,7 +106,7 @@ class Endings:
         else:
             ledger.tombs.add(job.id, job.fence, now)
             ledger.forget(job)
-        ledger.live_result(job, "done", result)
+        ledger.tell_result(job, "done", result)
 
     def die(self, job: Job, reason: str | None, now: Instant) -> None:
         """Out of attempts, or out of luck: kept among the dead letters until somebody decides."""
@@ -117,7 +119,7 @@ class Endings:
         ledger.move(job, DEAD)
         ledger.totals.dead += 1
         self.dead.add(job)
-        ledger.live_result(job, "dead")
+        ledger.tell_result(job, "dead")
         if job.wf is not None:
             self._fail_member(job, job.last_error or "dead", now)
 
@@ -128,7 +130,7 @@ class Endings:
         job.cancel_asked = False
         self._keep(job, CANCELLED, now)
         ledger.totals.cancelled += 1
-        ledger.live_result(job, "cancelled")
+        ledger.tell_result(job, "cancelled")
         if job.wf is not None:
             self._fail_member(job, "cancelled", now)
 
@@ -177,8 +179,11 @@ class Endings:
         while (seq := ledger.expiries.pop_due(now.mono)) is not None:
             job = ledger.by_seq.get(seq)
             if job is not None and job.state <= DELAYED:
-                self.die(job, "expired: not started in time", now)
-        while (seq := ledger.keepings.pop_due(now.mono)) is not None:
+                self.die(job, "expired", now)
+        for _ in range(MAX_FORGOTTEN_AT_ONCE):
+            seq = ledger.keepings.pop_due(now.mono)
+            if seq is None:
+                break
             job = ledger.by_seq.get(seq)
             if job is not None and job.state in (DONE, CANCELLED):
                 ledger.forget(job)

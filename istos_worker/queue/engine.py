@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 5.0
+MAX_TURN = 1000
+"""Operations of one turn: more would keep their answers, and everyone else, waiting."""
 _MANY_ROWS = 50_000
 
 Clock = Callable[[], Instant]
@@ -44,6 +46,12 @@ class Operation(Protocol):
     def failed(self, error: IstosError) -> None:
         """apply raised, or the medium failed."""
         ...
+
+
+def outlives_failure(operation: Operation) -> bool:
+    """An operation with a true attribute of this name is news, not a request (a worker's token came or went): when
+    the medium fails it is not failed but applied to the state that is read back."""
+    return bool(getattr(operation, "outlives_failure", False))
 
 
 def system_clock() -> Instant:
@@ -149,7 +157,7 @@ class Engine:
 
     def submit(self, operation: Operation) -> None:
         """From the loop: the operation runs in the next turn."""
-        if self.down_reason is not None or self._is_closed:
+        if self._is_closed or (self.down_reason is not None and not outlives_failure(operation)):
             operation.failed(self._why_down())
             return
         self._waiting.append(operation)
@@ -165,14 +173,20 @@ class Engine:
         self._is_called = False
         if self._busy is not None or self._medium is None or self._is_closed:
             return  # whoever is busy takes the next turn
-        operations, self._waiting = self._waiting, []
-        now = self._clock()
-        applied = self._apply(operations, now)
-        effects = self._state.take_effects()
-        if effects.writes and not self._skips_commits:
+        operations, self._waiting = self._waiting[:MAX_TURN], self._waiting[MAX_TURN:]
+        applied = self._apply(operations, self._clock())
+        try:
+            effects = self._state.take_effects(with_writes=not self._skips_commits)
+        except Exception as failure:  # a bug of ours: what the state holds can no longer be written down
+            self._busy = asyncio.ensure_future(self._start_over(self._medium, applied, failure))
+            return
+        if effects.writes:
             self._busy = asyncio.ensure_future(self._commit(self._medium, applied, effects))
+            return
+        self._answer(applied, effects)
+        if self._waiting:
+            self._call_turn()
         else:
-            self._answer(applied, effects)
             self._set_timer()
 
     def _apply(self, operations: Sequence[Operation], now: Instant) -> list[Operation]:
@@ -198,6 +212,15 @@ class Engine:
             await self._recover(medium, applied, _as_unavailable(self.name, failure))
         else:
             self._answer(applied, effects)
+        self._go_on()
+
+    async def _start_over(
+        self, medium: QueueMedium, applied: Sequence[Operation], failure: Exception
+    ) -> None:
+        await self._recover(medium, applied, _as_unavailable(self.name, failure))
+        self._go_on()
+
+    def _go_on(self) -> None:
         self._busy = None
         if self._waiting:
             self._turn()
@@ -264,15 +287,18 @@ class Engine:
         self._state = state
         self.down_reason = None
         log.warning("queue %s: the store works again, the queue is read back", self.name)
+        self._call_turn()  # what came of reading it has effects of its own
         if self.on_reloaded is not None:
             self.on_reloaded()
-        self._call_turn()
 
     def _give_up(self, failure: StorageUnavailableError) -> None:
         """Lets go of everyone who waits, parked or not yet heard."""
         waiting, self._waiting = self._waiting, []
         for operation in waiting:
-            _tell(operation, failure)
+            if outlives_failure(operation) and not self._is_closed:
+                self._waiting.append(operation)
+            else:
+                _tell(operation, failure)
         for waiter in self._state.surrender():
             try:
                 waiter.failed(failure)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from istos_worker.queue.limits import check_text
 from istos_worker.queue.records import Delivery, Job
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Holders:
     def ensure(self, worker: str) -> Holder:
         holder = self.by_id.get(worker)
         if holder is None:
+            check_text("worker", worker)
             if len(self.by_id) >= self._sweep_at:
                 self._sweep()
             self._numbers += 1

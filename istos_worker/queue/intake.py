@@ -4,11 +4,12 @@ holders."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from istos_worker.errors import BadRequestError
 from istos_worker.queue.bodies import task_of
 from istos_worker.queue.ledger import Ledger
-from istos_worker.queue.limits import MAX_BATCH, check_new_job, derived_id
+from istos_worker.queue.limits import MAX_BATCH, MAX_SCHEDULES, check_new_job, derived_id
 from istos_worker.queue.records import DELAYED, READY, Enqueued, Instant, Job, NewJob
 
 TICK_NOTE = "tick:"
@@ -24,6 +25,8 @@ class Intake:
 
     def enqueue(self, new: NewJob, now: Instant) -> Enqueued:
         check_new_job(new, self._ledger.settings)
+        if new.schedule is not None:
+            self._check_room(new.schedule)
         return self._enqueue(new, now)
 
     def enqueue_many(self, jobs: Sequence[NewJob], now: Instant) -> list[Enqueued]:
@@ -31,17 +34,27 @@ class Intake:
         if len(jobs) > MAX_BATCH:
             raise BadRequestError(f"a batch has at most {MAX_BATCH} jobs, got {len(jobs)}")
         settings = self._ledger.settings
-        for new in jobs:
+        fired: set[tuple[str, str]] = set()
+        for index, new in enumerate(jobs):
             check_new_job(new, settings)
-        return [self._enqueue(new, now) for new in jobs]
+            if new.schedule is not None and new.tick is not None:
+                self._check_room(new.schedule)
+                if self._is_new_tick(new.schedule, new.tick):
+                    fired.add((new.schedule, new.tick))
+                if new.job_id is None:
+                    new.job_id = derived_id(tick_id(new.schedule, new.tick), f".{index}")
+        return [self._enqueue(new, now, fired) for new in jobs]
 
     def continuation(self, new: NewJob, now: Instant) -> Enqueued:
         """A job of our own making: its parts passed the door before, whatever they add up to now."""
         return self._enqueue(new, now)
 
-    def _enqueue(self, new: NewJob, now: Instant) -> Enqueued:
+    def _enqueue(
+        self, new: NewJob, now: Instant, fired: AbstractSet[tuple[str, str]] = frozenset()
+    ) -> Enqueued:
+        """`fired`: ticks that this very batch fires, new to all its members."""
         ledger = self._ledger
-        if new.schedule is not None and (duplicate := self._fire(new)) is not None:
+        if new.schedule is not None and (duplicate := self._fire(new, fired)) is not None:
             return duplicate
         job_id = new.job_id
         if job_id is None:
@@ -93,14 +106,25 @@ class Intake:
 
     # schedules
 
-    def _fire(self, new: NewJob) -> Enqueued | None:
+    def _check_room(self, schedule: str) -> None:
+        if schedule not in self.ticks and len(self.ticks) >= MAX_SCHEDULES:
+            raise BadRequestError(
+                f"this queue remembers {MAX_SCHEDULES} schedules already, too many for a new one"
+            )
+
+    def _is_new_tick(self, schedule: str, tick: str) -> bool:
+        last = self.ticks.get(schedule)
+        return last is None or tick > last
+
+    def _fire(self, new: NewJob, fired: AbstractSet[tuple[str, str]]) -> Enqueued | None:
         """Notes the tick and gives the job the tick's id; or the answer, when this tick is not after the last."""
         assert new.schedule is not None
         assert new.tick is not None
         if new.job_id is None:
             new.job_id = tick_id(new.schedule, new.tick)
-        last = self.ticks.get(new.schedule)
-        if last is not None and new.tick <= last:
+        if not self._is_new_tick(new.schedule, new.tick):
+            if (new.schedule, new.tick) in fired:
+                return None
             self._ledger.totals.duplicates += 1
             return Enqueued(new.job_id, True)
         self.ticks[new.schedule] = new.tick

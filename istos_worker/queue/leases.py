@@ -9,6 +9,7 @@ from __future__ import annotations
 from istos_worker.queue.endings import Endings, remember_error
 from istos_worker.queue.holders import Holder, Holders
 from istos_worker.queue.ledger import Ledger
+from istos_worker.queue.limits import short_error
 from istos_worker.queue.parking import ParkedClaims
 from istos_worker.queue.records import DELAYED, LEASED, Cancel, Delivery, Instant, Job, Lost
 from istos_worker.queue.timers import Deadlines
@@ -149,7 +150,7 @@ class Leases:
         self.drop(job)
         job.crashes += 1
         self._ledger.totals.crashed += 1
-        reason = reason.strip() or "reason unknown"
+        reason = (short_error(reason) or "").strip() or "reason unknown"
         text = reason if reason.startswith("worker lost") else f"worker lost: {reason}"
         if job.cancel_asked:
             self._endings.cancel(job, now)

@@ -14,7 +14,6 @@ from istos_worker.queue.heads import encode_job
 from istos_worker.queue.parking import ResultWaits
 from istos_worker.queue.ready import ReadyOrder
 from istos_worker.queue.records import (
-    DEAD,
     LEASED,
     READY,
     Effects,
@@ -192,7 +191,7 @@ class Ledger:
         if job.stored:
             self._gone.append(job.seq)
 
-    def live_result(self, job: Job, state: str, result: bytes | None = None) -> None:
+    def tell_result(self, job: Job, state: str, result: bytes | None = None) -> None:
         """The job is finished: whoever waits for it is answered."""
         if self.result_waits:
             self._answers.extend(self.result_waits.finished(job.id, JobResult(state, result)))
@@ -223,9 +222,11 @@ class Ledger:
         self.unsent[outgoing.note_id] = outgoing
         self._outgoing.append(outgoing)
 
-    def take_effects(self) -> Effects:
+    def take_effects(self, *, with_writes: bool) -> Effects:
         self.tombs.write()
-        effects = Effects(self._take_writes())
+        effects = Effects(self._take_writes()) if with_writes else Effects()
+        if not with_writes:
+            self._forget_writes()
         if self.woke:
             self.woke = False
             effects.notify = self.counts[READY] > 0 and not self.paused
@@ -254,13 +255,16 @@ class Ledger:
             batch.notes, self._notes = self._notes, {}
         return batch
 
+    def _forget_writes(self) -> None:
+        self._dirty.clear()
+        self._rows.clear()
+        self._gone.clear()
+        self._notes.clear()
+
     # looking
 
     def is_live(self, job: Job) -> bool:
         return job.state <= LEASED
-
-    def is_dead(self, job: Job) -> bool:
-        return job.state == DEAD
 
     def instant_of(self, wall: float, now: Instant) -> float:
         """When `wall` comes, on the monotonic clock; never in the past."""

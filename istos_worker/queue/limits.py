@@ -18,6 +18,7 @@ MAX_KEY = 256
 MAX_HISTORY = 10
 MAX_HISTORY_CHARS = 1000
 MAX_CHORD_SIZE = 1_000_000
+MAX_SCHEDULES = 10_000
 TRUNCATED = " ... [truncated]"
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -49,12 +50,29 @@ def check_new_job(new: NewJob, settings: QueueSettings) -> None:
 def _check_texts(new: NewJob, settings: QueueSettings) -> None:
     if new.wf is not None and len(new.wf) > 2 * settings.max_payload_bytes:
         raise PayloadTooLargeError(f"the job's workflow has {len(new.wf)} characters, too many")
+    if new.wf is not None and not new.wf.isascii():
+        raise BadRequestError("wf must be base64 text")
     if new.schedule is not None and new.tick is None:
         raise BadRequestError("schedule needs tick")
     for name in ("unique_key", "schedule", "tick", "correlation_id", "traceparent"):
         text = getattr(new, name)
-        if text is not None and not 1 <= len(text) <= MAX_KEY:
-            raise BadRequestError(f"{name} must have 1 to {MAX_KEY} characters, got {len(text)}")
+        if text is not None:
+            check_text(name, text)
+
+
+def check_text(name: str, text: str) -> None:
+    if not 1 <= len(text) <= MAX_KEY:
+        raise BadRequestError(f"{name} must have 1 to {MAX_KEY} characters, got {len(text)}")
+    if not text.isascii() and not _is_encodable(text):
+        raise BadRequestError(f"{name} has half a character in it: {text[:80]!r}")
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_seconds(name: str, seconds: float) -> None:

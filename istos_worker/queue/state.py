@@ -47,6 +47,7 @@ from istos_worker.queue.workflows import Workflows
 from istos_worker.storage.protocol import Row
 
 PAUSED_NOTE = "paused"
+MAX_MATURED_AT_ONCE = 10_000
 
 
 class QueueState:
@@ -294,10 +295,7 @@ class QueueState:
         mono = now.mono
         ledger = self._ledger
         self._leases.expire(now)
-        while (seq := ledger.delays.pop_due(mono)) is not None:
-            job = ledger.by_seq.get(seq)
-            if job is not None and job.state == DELAYED:
-                ledger.make_ready(job)
+        self._mature(mono)
         self._endings.expire(now)
         self._claims.expire(now)
         while (due := ledger.result_waits.pop_due(mono)) is not None:
@@ -307,6 +305,16 @@ class QueueState:
         ledger.tombs.expire(mono)
         if ledger.fed and self._parked:
             self._claims.serve(now)
+
+    def _mature(self, mono: float) -> None:
+        ledger = self._ledger
+        for _ in range(MAX_MATURED_AT_ONCE):
+            seq = ledger.delays.pop_due(mono)
+            if seq is None:
+                return
+            job = ledger.by_seq.get(seq)
+            if job is not None and job.state == DELAYED:
+                ledger.make_ready(job)
 
     def next_due(self) -> float | None:
         """When tick() has something to do, on the monotonic clock."""
@@ -324,6 +332,7 @@ class QueueState:
         )
         return min((due for due in dues if due is not None), default=None)
 
-    def take_effects(self) -> Effects:
-        """What this turn wants done; forgotten here. Call tick() before, so that nobody waits in vain."""
-        return self._ledger.take_effects()
+    def take_effects(self, *, with_writes: bool = True) -> Effects:
+        """What this turn wants done; forgotten here. Call tick() before, so that nobody waits in vain.
+        `with_writes` False: nobody will ever read them back, and the work of encoding them is saved."""
+        return self._ledger.take_effects(with_writes=with_writes)

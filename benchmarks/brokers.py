@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,8 @@ from benchmarks.systems import QUEUE, System
 
 ROOT = Path(__file__).resolve().parents[1]
 _OWNER_START_S = 15.0
+_DECLARED_S = 0.5
+"""From listening to having declared the queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +135,7 @@ class OwnerBroker:
         self._owner = Group([command], env=env, cwd=ROOT, log=self._folder / "owner.log")
         if not wait_until(lambda: listens(port), _OWNER_START_S, every_s=0.02):
             raise RuntimeError(f"the owner did not listen: {_tail(self._folder / 'owner.log')}")
+        time.sleep(_DECLARED_S)
         return site
 
     def cpu_s(self) -> float:

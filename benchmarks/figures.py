@@ -20,8 +20,8 @@ COMMON = (
     Figure(key="enqueue_sixteen_per_s", title="16 at once /s"),
     Figure(key="enqueue_bulk_per_s", title="bulk /s"),
     Figure(key="latency_p50_ms", title="start latency p50 ms", digits=2, more_is_better=False),
-    Figure(key="latency_p95_ms", title="p95 ms", digits=2, more_is_better=False),
-    Figure(key="latency_p99_ms", title="p99 ms", digits=2, more_is_better=False),
+    Figure(key="latency_p95_ms", title="start latency p95 ms", digits=2, more_is_better=False),
+    Figure(key="latency_p99_ms", title="start latency p99 ms", digits=2, more_is_better=False),
 )
 COST = (
     Figure(key="worker_cpu_us", title="worker CPU us/job", more_is_better=False),

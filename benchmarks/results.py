@@ -36,7 +36,6 @@ class Measuree:
     policy: str
     """What its broker promises when it answers."""
     versions: dict[str, str]
-    at_most_once: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

@@ -132,7 +132,6 @@ def _measuree(system: System, broker: Broker, services: _Services) -> Measuree:
         ours=system.ours,
         policy=broker.policy,
         versions=versions,
-        at_most_once=system.at_most_once,
     )
 
 

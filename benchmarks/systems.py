@@ -59,7 +59,6 @@ class System:
     """Of one main process, where that is not the fleet's slots."""
     quick: bool = False
     """Part of `--quick`: ours and the best of the peers."""
-    at_most_once: bool = False
 
     @property
     def ours(self) -> bool:
@@ -196,7 +195,6 @@ def _peer(
     program: str = "",
     jobs_at_once: int | None = None,
     quick: bool = False,
-    at_most_once: bool = False,
 ) -> System:
     return System(
         name=name,
@@ -210,7 +208,6 @@ def _peer(
         program=program or name,
         jobs_at_once=jobs_at_once,
         quick=quick,
-        at_most_once=at_most_once,
     )
 
 
@@ -227,13 +224,13 @@ ALL: tuple[System, ...] = (
     ),
     _public_istos(
         "istos-sqlite",
-        "istos 0.3.4, SQLAlchemy on SQLite",
+        "istos 0.3.4, SQLite",
         "istos-sqlite",
         Pace(drain=50, one=55, sixteen=75),
         quick=False,
     ),
     _peer("dramatiq", _dramatiq, Pace(drain=3000, one=2400), quick=True),
-    _peer("huey", _huey, Pace(drain=3000, one=5900), program="huey_consumer", quick=True, at_most_once=True),
+    _peer("huey", _huey, Pace(drain=3000, one=5900), program="huey_consumer", quick=True),
     _peer("saq", _saq, Pace(drain=1000, one=1600, sixteen=3100), title="SAQ", quick=True),
     _peer(
         "taskiq",

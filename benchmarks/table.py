@@ -20,7 +20,7 @@ def page(run: Run) -> str:
         "## Cost, memory, faults\n\n" + _figures(run, summary, COST),
         "## Against the targets\n\n" + _targets(run, summary),
         "## This project alone\n\n" + _ours(run, summary),
-        "## Told apart\n\n" + _lines([*_failures(run), *findings(run), *_skipped(run)]),
+        "## Lost, repeated, skipped\n\n" + _lines([*_failures(run), *findings(run), *_skipped(run)]),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -42,12 +42,11 @@ def _systems(run: Run) -> str:
         [
             system.title,
             ", ".join(f"{package} {version}" for package, version in system.versions.items()),
-            "at most once" if system.at_most_once else "at least once",
             system.policy,
         ]
         for system in run.systems.values()
     ]
-    return _table(["system", "versions", "delivery", "an answered enqueue is"], rows)
+    return _table(["system", "versions", "an answered enqueue is"], rows)
 
 
 def _figures(run: Run, summary: Summary, figures: Sequence[Figure]) -> str:

@@ -17,7 +17,7 @@ _NOT_YET = {
 }
 
 
-def open_storage(what: None | str | Storage | StoragePlugin) -> Storage:
+def open_storage(what: str | Storage | StoragePlugin | None) -> Storage:
     """The medium that `what` names; nothing is touched before its first `open_queue`.
 
     None and `memory:` keep everything in this process. `sqlite:///path` is a file (relative to the current

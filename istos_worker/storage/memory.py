@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -32,16 +33,21 @@ class MemoryStorage:
         self._may_skip_commits = may_skip_commits
         self._queues: dict[str, _Content] = {}
         self._values: dict[str, Any] = {}
+        self._media: weakref.WeakSet[MemoryQueue] = weakref.WeakSet()
 
     async def open_queue(self, name: str) -> MemoryQueue:
         content = self._queues.setdefault(name, _Content())
         if content.is_open:
             raise StorageUnavailableError(f"queue {name!r} in memory already has an owner in this process")
         content.is_open = True
-        return MemoryQueue(content, may_skip_commits=self._may_skip_commits)
+        medium = MemoryQueue(content, may_skip_commits=self._may_skip_commits)
+        self._media.add(medium)
+        return medium
 
     async def aclose(self) -> None:
-        """Nothing to release: the content belongs to the object."""
+        """Closes the queues opened here; their content stays. Idempotent."""
+        for medium in list(self._media):
+            await medium.aclose()
 
     async def put(self, key: str, value: Any) -> None:
         self._values[key] = value
@@ -54,14 +60,14 @@ class MemoryStorage:
 
 
 class MemoryQueue:
-    """A QueueMedium."""
+    """A QueueMedium. Garbage collection closes one that was forgotten."""
 
     is_durable = False
 
     def __init__(self, content: _Content, *, may_skip_commits: bool) -> None:
         self.may_skip_commits = may_skip_commits
         self._content = content
-        self._is_closed = False
+        self._release = weakref.finalize(self, setattr, content, "is_open", False)
 
     async def notes(self) -> dict[str, bytes]:
         return dict(self._content.notes)
@@ -72,7 +78,7 @@ class MemoryQueue:
             yield chunk
 
     async def commit(self, batch: WriteBatch) -> None:
-        if self._is_closed:
+        if not self._release.alive:
             raise StorageUnavailableError("the queue in memory was closed")
         rows = self._content.rows
         for seq, head, body in batch.rows:
@@ -89,6 +95,4 @@ class MemoryQueue:
                 self._content.notes[name] = value
 
     async def aclose(self) -> None:
-        if not self._is_closed:
-            self._is_closed = True
-            self._content.is_open = False
+        self._release()

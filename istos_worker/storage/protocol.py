@@ -73,7 +73,9 @@ class Storage(Protocol):
         """Raises StorageUnavailableError; also when another owner holds the queue there."""
         ...
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """Closes the queues opened here. Idempotent; a queue may be opened again afterwards."""
+        ...
 
 
 @runtime_checkable

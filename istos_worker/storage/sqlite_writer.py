@@ -63,15 +63,16 @@ class FileWriter:
 
     async def give_back(self, name: str) -> None:
         """Returns when the file is closed, if this was its last queue."""
-        with _registry_lock:
-            self._names.discard(name)
-        await self.call(lambda: None)
+        await self.call(lambda: self._forget(name))
 
     def abandon(self, name: str) -> None:
         """As give_back, from anywhere (a finalizer), without waiting."""
+        self._forget(name)
+        self._waiting.put(None)
+
+    def _forget(self, name: str) -> None:
         with _registry_lock:
             self._names.discard(name)
-        self._waiting.put(None)
 
     def _run(self) -> None:
         while not self._is_stopped:
@@ -79,21 +80,23 @@ class FileWriter:
             with contextlib.suppress(queue.Empty):
                 while True:
                     requests.append(self._waiting.get_nowait())
-            self._serve([request for request in requests if request is not None])
+            self._serve(requests)
 
-    def _serve(self, requests: Sequence[_Request]) -> None:
-        """In order; neighbouring writes in one transaction."""
+    def _serve(self, requests: Sequence[_Request | None]) -> None:
+        """In order; neighbouring writes in one transaction. Whoever waits for an answer has its name reserved,
+        so the thread never stops on anyone."""
         writes: list[_Request] = []
         for request in requests:
-            if request.batch is not None:
+            if request is not None and request.batch is not None:
                 writes.append(request)
                 continue
             self._write_all(writes)
             writes = []
-            self._do(request)
+            if request is None:
+                self._stop_if_unused()
+            else:
+                self._do(request)
         self._write_all(writes)
-        if not self._names:
-            self._stop_if_unused()
 
     def _write_all(self, requests: Sequence[_Request]) -> None:
         if not requests:

@@ -11,14 +11,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
 
 import orjson
 
 from istos_worker.errors import IstosError
-from istos_worker.queue.records import Cancel, Effects, Instant, NewJob, Outgoing, QueueSettings
+from istos_worker.queue.records import Cancel, Effects, Instant, Outgoing, QueueSettings
 from istos_worker.queue.state import QueueState
 from istos_worker.queue.verbs import VERB_RUNS, Call
 from istos_worker.wire.codec import decode_params

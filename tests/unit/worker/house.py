@@ -62,19 +62,23 @@ class House:
         return dict(self.state.stats(self.clock()).counts)
 
     async def until(self, condition: Callable[[], Any]) -> None:
-        """Waits for the owner to be in a condition."""
+        """Waits for the owner or a worker to be in a condition."""
         async with asyncio.timeout(10):
             while not condition():
                 self.mesh.changed.clear()
                 await self.mesh.changed.wait()
 
     async def ended(self, *job_ids: str) -> None:
-        await self.until(lambda: all(self.state_of(each) in ("done", "dead", "cancelled") for each in job_ids))
+        await self.until(
+            lambda: all(self.state_of(each) in ("done", "dead", "cancelled") for each in job_ids)
+        )
 
     def worker(self, handlers: Handlers | Callable[..., Any], **settings: Any) -> Worker:
         if not isinstance(handlers, Handlers):
             handlers = Handlers(plain=Handler.plain(handlers))
-        hooks = settings.pop("hooks", None) or WorkerHooks(retire=self.retired.append)
+        hooks = settings.pop("hooks", None) or WorkerHooks(
+            retire=self.retired.append, on_change=self.mesh.changed.set
+        )
         serializer = settings.pop("serializer", None)
         session = settings.pop("session", self.mesh)
         return Worker(
@@ -86,7 +90,9 @@ class House:
         )
 
     @asynccontextmanager
-    async def working(self, handlers: Handlers | Callable[..., Any], **settings: Any) -> AsyncIterator[Worker]:
+    async def working(
+        self, handlers: Handlers | Callable[..., Any], **settings: Any
+    ) -> AsyncIterator[Worker]:
         async with self.worker(handlers, **settings) as worker:
             yield worker
 

@@ -40,12 +40,6 @@ class Unreliable:
         return lost
 
 
-async def until_connected(worker: Any) -> None:
-    async with asyncio.timeout(5):
-        while not worker.statistics.connected:
-            await asyncio.sleep(0.001)
-
-
 async def nothing(job: Any) -> None:
     return None
 
@@ -65,7 +59,7 @@ async def test_an_idle_worker_parks_one_claim_and_asks_no_more() -> None:
     house = House()
 
     async with house.working(nothing, concurrency=4) as worker:
-        await until_connected(worker)
+        await house.until(lambda: worker.statistics.connected)
         await asyncio.sleep(0)
         asked = list(house.mesh.asked)
         await asyncio.sleep(0.02)
@@ -131,15 +125,13 @@ async def test_an_owner_that_goes_and_comes_back_costs_one_log_line_each_way(
         assert worker.statistics.connected
 
         house.mesh.disown(QUEUE)
-        async with asyncio.timeout(5):
-            while worker.statistics.connected:
-                await asyncio.sleep(0.001)
+        await house.until(lambda: not worker.statistics.connected)
         finish.set()
         await asyncio.sleep(0.05)
         house.mesh.owners[QUEUE] = house.state
 
         await house.ended(job_id)
-        await until_connected(worker)
+        await house.until(lambda: worker.statistics.connected)
 
     begun, over = [record.getMessage() for record in caplog.records]
     assert begun == f"queue {QUEUE}: not consuming: no owner of {QUEUE!r} is there"
@@ -165,9 +157,7 @@ async def test_a_refused_token_is_named_in_the_log_and_not_hammered(
     unreliable.answer["claim"] = encode_error(UnauthorizedError("this token may not claim"))
 
     async with house.working(nothing, session=unreliable) as worker:
-        async with asyncio.timeout(5):
-            while not caplog.records:
-                await asyncio.sleep(0.001)
+        await house.until(lambda: caplog.records)
         await asyncio.sleep(0.1)
         assert not worker.statistics.connected
         assert len(house.mesh.asked) <= 3
@@ -288,8 +278,14 @@ async def test_a_result_too_large_for_the_owner_ends_the_job_without_repeating_i
 async def test_on_change_tells_when_the_connection_is_there() -> None:
     house = House()
     told: list[bool] = []
-    worker = house.worker(nothing, hooks=WorkerHooks(on_change=lambda: told.append(True)))
+    changed = asyncio.Event()
 
-    async with worker:
-        await until_connected(worker)
-        assert told
+    def on_change() -> None:
+        told.append(worker.statistics.connected)
+        changed.set()
+
+    worker = house.worker(nothing, hooks=WorkerHooks(on_change=on_change))
+    async with worker, asyncio.timeout(5):
+        await changed.wait()
+
+    assert told[0] is True

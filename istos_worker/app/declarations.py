@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from istos_worker.queue.role import QueueRole
 from istos_worker.queue.store import QueueStore
+from istos_worker.wire.auth import combine_authorizers
 
 if TYPE_CHECKING:
     import logging
@@ -50,6 +51,23 @@ class QueueDeclaration:
             self.prefix, storage, keep_results=self.keep_results, result_ttl_s=self.result_ttl_s
         )
         return make_role(self.prefix, store, self.options, authorizer=self.authorizer, token=self.token)
+
+    def served(self, storage: Storage | None, authorizer: Authorizer | None, token: str | None) -> QueueRole:
+        """An owner of this queue as a command runs it; what the command does not say is as declared."""
+        if authorizer is None and token is None:
+            return self.role if storage is None else self.role_on(storage)
+        store = self.role.store
+        if storage is not None:
+            store = QueueStore(
+                self.prefix, storage, keep_results=self.keep_results, result_ttl_s=self.result_ttl_s
+            )
+        return make_role(
+            self.prefix,
+            store,
+            self.options,
+            authorizer=combine_authorizers(self.authorizer, authorizer),
+            token=token or self.token,
+        )
 
 
 def make_role(

@@ -88,7 +88,11 @@ async def _call(hook: Callable[[], Any]) -> None:
 
 @contextlib.asynccontextmanager
 async def client_of(app: App, session: Session, *, token: str | None = None) -> AsyncIterator[None]:
-    """The app's calls work until the end of the block."""
+    """The app's calls work until the end of the block. Within another such block on the same session, it is
+    that one's client that is used."""
+    if app.session is session:
+        yield
+        return
     if app.session is not None:
         raise RuntimeError(f"{app!r} is connected already: serving() and connected() are not nested")
     async with Client(

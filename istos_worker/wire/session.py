@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 import zenoh
 
-from istos_worker.errors import IstosError
+from istos_worker.errors import IstosError, OwnerUnreachable
 from istos_worker.wire.settings import ZenohSettings
 
 T = TypeVar("T")
@@ -135,8 +135,8 @@ class Session:
 
     @classmethod
     async def open(cls, settings: ZenohSettings) -> Session:
-        """Raises IstosError naming the endpoints when Zenoh cannot open, and in a process forked from one
-        that had a session."""
+        """Raises IstosError naming the endpoints when Zenoh cannot open (OwnerUnreachable when a client finds
+        nobody at them), and in a process forked from one that had a session."""
         global _first_opened_by
         if _first_opened_by not in (None, os.getpid()):
             raise IstosError(
@@ -151,7 +151,8 @@ class Session:
         try:
             session = await asyncio.to_thread(zenoh.open, config)
         except zenoh.ZError as refused:
-            raise IstosError(settings.open_failure(str(refused))) from refused
+            kind = OwnerUnreachable if settings.is_nobody_there(str(refused)) else IstosError
+            raise kind(settings.open_failure(str(refused))) from refused
         return cls(session, asyncio.get_running_loop())
 
     @property

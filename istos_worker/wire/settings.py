@@ -17,6 +17,8 @@ Mode = Literal["peer", "client", "router"]
 Scouting = Literal["local", "lan", "off"]
 
 _ENDPOINT = re.compile(r"[a-z0-9_]+/\S+")
+_ZENOH_SOURCE = re.compile(r"\s+at \S+\.rs:\d+\.?")
+"""Zenoh ends its messages with places in its own source."""
 LOOPBACK = "tcp/127.0.0.1:0"
 KEEP_ALIVE_LEASE_S = 5.0
 """A frozen process loses its liveliness token after this long (CONTRACT.md 4.3; Zenoh's own default is 10)."""
@@ -106,8 +108,15 @@ class ZenohSettings:
 
     def open_failure(self, reason: str) -> str:
         """One line for the operator."""
+        if self.is_nobody_there(reason):
+            return f"nobody answers at {', '.join(self.connect)}: is the owner or router there running?"
         where = ", ".join((*self.connect, *self.listen)) or LOOPBACK
-        return f"cannot open a Zenoh session ({self.effective_mode}, {where}): {reason}"
+        told = _ZENOH_SOURCE.sub("", reason).strip()
+        return f"cannot open a Zenoh session ({self.effective_mode}, {where}): {told}"
+
+    def is_nobody_there(self, reason: str) -> bool:
+        """True when Zenoh's reason is that nothing could be connected to."""
+        return bool(self.connect) and "Unable to connect" in reason
 
     def over(self, **options: Any) -> ZenohSettings:
         """These settings with the given ones (those that are not None or empty) on top."""

@@ -27,7 +27,7 @@ from supervisor.wire import Channel
 
 BEAT_EVERY_S = 1.0
 _TITLE_EVERY_S = 0.5
-_LAST_RESORT_S = 5.0
+_LAST_RESORT_S = 1.0
 
 
 class OrderStream:

@@ -28,6 +28,7 @@ class ShieldedHandler(logging.Handler):
         self._idle = threading.Event()
         self._idle.set()
         self._thread: threading.Thread | None = None
+        self._gave_up = False
         self.lost = 0
         self._lost_told = 0
 
@@ -46,8 +47,9 @@ class ShieldedHandler(logging.Handler):
         self._wake.set()
 
     def flush(self) -> None:
-        """Waits a second at most."""
-        self._idle.wait(_CLOSE_WITHIN_S)
+        """Waits a second at most, and only once for a pipe that is not read."""
+        if not self._gave_up and not self._idle.wait(_CLOSE_WITHIN_S):
+            self._gave_up = True
 
     def close(self) -> None:
         self.flush()

@@ -155,6 +155,8 @@ class JobHandle(Generic[R]):
 class Task(Generic[P, R_co]):
     """A function that is also a kind of job. Calling it is the plain call."""
 
+    __name__: str
+
     def __init__(
         self, function: Callable[P, Awaitable[R_co] | R_co], *, app: TaskApp, settings: TaskSettings
     ) -> None:

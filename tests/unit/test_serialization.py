@@ -19,7 +19,7 @@ from istos.messages.serialization import JsonSerializer as PeerJson
 from istos_worker.serialization import JsonSerializer, RawSerializer, Serializer
 
 json_serializer = JsonSerializer()
-there_and_back = [
+there_and_back: list[Any] = [
     None,
     True,
     "text with ünïcode \u2028",

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from istos_worker.queue.records import NewJob, QueueSettings
 from istos_worker.queue.state import QueueState
@@ -14,6 +14,9 @@ from istos_worker.testing import LocalMesh, VirtualClock
 from istos_worker.worker import Handler, Handlers, Worker, WorkerHooks, WorkerSettings
 
 QUEUE = "jobs/test"
+
+
+T = TypeVar("T")
 
 
 class House:
@@ -36,7 +39,7 @@ class House:
             ]
         )
 
-    def change(self, change: Callable[[QueueState], Any]) -> Any:
+    def change(self, change: Callable[[QueueState], T]) -> T:
         """Does something at the owner, as another client would."""
         done = change(self.state)
         self.mesh.tick()

@@ -75,12 +75,6 @@ class SQLiteFile:
         finally:
             db.close()
 
-    def checkpoint(self) -> None:
-        """Moves the write-ahead log into the file as far as readers allow; a failure is the next write's."""
-        if self._db is not None:
-            with contextlib.suppress(sqlite3.Error):
-                self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-
     def close(self) -> None:
         """Idempotent. Lets other processes own the file."""
         self._disconnect()

@@ -31,6 +31,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_NOT_FROM_ENV = ("lease_s", "connect_timeout_s")
 _NETWORK = ("connect", "listen", "mode", "scouting", "namespace", "zenoh_config")
 
 
@@ -208,7 +209,7 @@ def network_settings(ctx: click.Context, values: Mapping[str, Any], env: Mapping
     highest = {name: value for name, value in given.items() if name not in lowest}
     try:
         from_env = settings_from_env(env)
-        named = {name: getattr(from_env, name) for name in from_env.__slots__ if name != "lease_s"}
+        named = {name: getattr(from_env, name) for name in from_env.__slots__ if name not in _NOT_FROM_ENV}
         return ZenohSettings().over(**lowest).over(**named).over(**highest)
     except ValueError as wrong:
         raise click.UsageError(str(wrong)) from wrong

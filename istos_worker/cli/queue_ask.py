@@ -26,7 +26,7 @@ class Asking:
     """Runs one coroutine with an open client."""
 
     def __init__(self, network: ZenohSettings, token: str | None, timeout_s: float) -> None:
-        self._network = network
+        self._network = network.over(connect_timeout_s=timeout_s)
         self._token = token
         self.timeout_s = timeout_s
 

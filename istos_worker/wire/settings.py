@@ -34,6 +34,8 @@ class ZenohSettings:
     scouting: Scouting | None = None
     namespace: str | None = None
     lease_s: float = KEEP_ALIVE_LEASE_S
+    connect_timeout_s: float = 3.0
+    """How long opening a client's session may look for somebody at `connect`."""
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     tls: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -82,7 +84,7 @@ class ZenohSettings:
             own["connect"] = {
                 "endpoints": list(self.connect),
                 "exit_on_failure": False,
-                "timeout_ms": 0 if mode != "client" else 3000,
+                "timeout_ms": int(self.connect_timeout_s * 1000) if mode == "client" else 0,
             }
         if mode != "client":
             own["listen"] = {"endpoints": list(self.listen) or [LOOPBACK]}

@@ -11,6 +11,7 @@ nothing until a fixture is used.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,7 +29,7 @@ def istos_clock() -> VirtualClock:
 
 
 @pytest.fixture
-def istos_testing(istos_clock: VirtualClock) -> Callable[[Any], Testing]:
+def istos_testing(istos_clock: VirtualClock) -> Callable[[Any], AbstractAsyncContextManager[Testing]]:
     """`istos_worker.testing.testing` with this test's clock."""
     from functools import partial
 

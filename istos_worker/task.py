@@ -257,6 +257,7 @@ class TaskWithOptions(Generic[P, R_co]):
 async def _enqueue(task: Task[P, R_co], options: EnqueueOptions, body: TaskCall) -> JobHandle[R_co]:
     app = task._app
     queue = options.queue or task.queue
+    policy = task.settings.retry
     job_id = await app.enqueue(
         queue,
         body,
@@ -264,7 +265,7 @@ async def _enqueue(task: Task[P, R_co], options: EnqueueOptions, body: TaskCall)
         priority=options.priority,
         job_id=options.job_id,
         unique_key=options.unique_key,
-        max_attempts=options.max_attempts,
+        max_attempts=options.max_attempts or (None if policy is None else policy.max_attempts),
         expires_s=options.expires_s,
     )
     return JobHandle(app, queue, job_id)

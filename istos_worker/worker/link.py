@@ -12,7 +12,7 @@ from istos_worker.wire.envelope import Envelope
 from istos_worker.wire.keys import verb_key
 from istos_worker.worker.settings import WorkerSettings
 
-Dialect = Literal["istos-worker", "istos 0.3"]
+Dialect = Literal["istos-worker", "peer 0.3"]
 _PROBE_S = 2.0
 
 
@@ -115,7 +115,7 @@ class OwnerLink:
             # Peer 0.3 has no `info`, but answers `result` for any id. An owner of ours may have come up between
             # the two questions: hence the second `info`.
             if await self._knows("result", "job_id=-") and not await self._knows("info"):
-                return "istos 0.3"
+                return "peer 0.3"
         except (UnauthorizedError, ForbiddenError) as refused:
             raise refusal(refused) from refused
         raise OwnerLost(f"no owner of {self.prefix!r} is there")

@@ -32,6 +32,7 @@ class Outbox:
         figures = self._statistics
         kind = type(outcome)
         if kind is Forgotten:
+            self._on_added()
             return
         if kind is Released:
             figures.released += 1

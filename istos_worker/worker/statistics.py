@@ -25,6 +25,6 @@ class Statistics:
     connected: bool = False
     """The last exchange with an owner worked. False while claims fail."""
     owner: str | None = None
-    """"istos-worker" or "istos 0.3", once known."""
+    """"istos-worker" or "peer 0.3", once known."""
     last_error: str | None = None
     """Why the owner is not reachable, or the last failure of a job."""

@@ -14,12 +14,10 @@ import orjson
 from istos_worker.serialization import JsonSerializer, Serializer
 from istos_worker.wire.keys import notify_key, orders_key, worker_key
 from istos_worker.worker.base_pump import BasePump
-from istos_worker.worker.delivery import Delivery
 from istos_worker.worker.handlers import Handlers
 from istos_worker.worker.link import Dialect, Mesh, OwnerLink, OwnerLost, Undeclarable
 from istos_worker.worker.outage import Outage
 from istos_worker.worker.outbox import Outbox
-from istos_worker.worker.outcomes import Outcome
 from istos_worker.worker.prefetch import Prefetch
 from istos_worker.worker.pump import ClaimNumbers, Gate, SettlePump
 from istos_worker.worker.runner import Runner
@@ -203,7 +201,7 @@ class _Consumer:
             prefetch=prefetch,
             statistics=statistics,
             hooks=hooks,
-            on_outcome=self._on_outcome,
+            on_outcome=self._outbox.add,
         )
         self._settle = SettlePump(
             settings,
@@ -225,10 +223,6 @@ class _Consumer:
             serializer=serializer,
             on_ready=self._outage.over,
         )
-
-    def _on_outcome(self, delivery: Delivery, outcome: Outcome) -> None:
-        self._outbox.add(delivery, outcome)
-        self.wake()
 
     def _freed(self) -> None:
         self.slots.fill()

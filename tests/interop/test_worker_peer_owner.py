@@ -91,7 +91,7 @@ async def test_fifty_jobs_with_retries_are_drained_from_a_peer_owner() -> None:
 
         assert results == [n * n for n in range(50)]
         assert attempts == {n: 2 if n % 5 == 0 else 1 for n in range(50)}
-        assert worker.statistics.owner == "istos 0.3"
+        assert worker.statistics.owner == "peer 0.3"
         assert worker.statistics.connected
 
 

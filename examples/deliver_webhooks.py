@@ -116,7 +116,7 @@ def main(number: int = 50) -> int:
             tempfile.TemporaryDirectory(prefix="deliver-webhooks-") as folder,
             Fleet("examples.deliver_webhooks", Path(folder), "--procs", "2") as fleet,
         ):
-            delivered, dead = asyncio.run(deliver_all(fleet, receiver, number))
+            delivered, dead = asyncio.run(fleet.while_running(deliver_all(fleet, receiver, number)))
     finally:
         receiver.shutdown()
         receiver.server_close()

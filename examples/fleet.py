@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import signal
 import subprocess
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from istos_worker.wire.settings import ZenohSettings
+
+T = TypeVar("T")
 
 STOP_WITHIN_S = 40.0
 
@@ -34,6 +38,16 @@ class Fleet:
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(self._command, stderr=log, env=environ)
         return self
+
+    async def while_running(self, work: Coroutine[Any, Any, T]) -> T:
+        """The work's result. Raises SystemExit when the fleet ends before it."""
+        task = asyncio.ensure_future(work)
+        while not task.done():
+            if self.process.poll() is not None:
+                task.cancel()
+                raise SystemExit(f"the fleet has ended with code {self.process.returncode}")
+            await asyncio.wait((task,), timeout=0.2)
+        return task.result()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

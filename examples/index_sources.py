@@ -19,6 +19,7 @@ import ast
 import asyncio
 import json
 import os
+import sys
 import sysconfig
 import tempfile
 import time
@@ -146,15 +147,16 @@ async def submit(client: Client, paths: Sequence[str], report: Path) -> list[str
 
 async def show_progress(client: Client, total: int, report: Path) -> Report:
     """Prints how far the fleet is until the report is there."""
+    progress = Progress(total)
     while (found := read_report(report)) is None:
         counts = (await client.stats(FILES, timeout_s=30))["counts"]
-        bar = progress_bar(counts["done"], total)
-        print(f"\r{bar}  {counts['leased']} running", end="", flush=True)
+        progress.show(counts["done"])
         if counts["dead"]:
             letters = await client.dead_letters(FILES, limit=1)
             raise SystemExit(f"\n{counts['dead']} files could not be indexed: {letters[0]['last_error']}")
         await asyncio.sleep(0.25)
-    print(f"\r{progress_bar(total, total)}             ")
+    progress.show(total)
+    print()
     return found
 
 
@@ -165,9 +167,22 @@ def read_report(path: Path) -> Report | None:
     return report
 
 
-def progress_bar(done: int, total: int, width: int = 40) -> str:
-    filled = width * done // max(total, 1)
-    return f"[{'#' * filled}{'.' * (width - filled)}] {done}/{total} files"
+class Progress:
+    """A bar that grows in place on a terminal, and a line for every tenth anywhere else."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._on_terminal = sys.stdout.isatty()
+        self._tenth = -1
+
+    def show(self, done: int) -> None:
+        filled = 40 * done // max(self._total, 1)
+        bar = f"[{'#' * filled}{'.' * (40 - filled)}] {done}/{self._total} files"
+        if self._on_terminal:
+            print(f"\r{bar}", end="", flush=True)
+        elif filled // 4 > self._tenth:
+            self._tenth = filled // 4
+            print(bar, flush=True)
 
 
 def rendered(report: Report) -> str:
@@ -201,7 +216,7 @@ def main() -> int:
         sizes = ("--procs", str(given.procs), "--concurrency", str(given.concurrency))
         with Fleet("examples.index_sources", Path(folder), *sizes) as fleet:
             print(f"{len(paths)} files, {given.procs} processes with {given.concurrency} loops each")
-            report = asyncio.run(index(fleet, paths, Path(folder) / "report.json"))
+            report = asyncio.run(fleet.while_running(index(fleet, paths, Path(folder) / "report.json")))
         print(rendered(report))
     return fleet.exit_code
 

@@ -106,7 +106,7 @@ def fleet_metrics(status: Status) -> list[Metric]:
             name="istos_worker_fleet_jobs_total",
             kind="counter",
             help="Attempts finished by all workers.",
-            samples=[({}, totals.done)],
+            samples=[({}, totals.done + sum(worker.done for worker in status.workers))],
         ),
         *(
             Metric(name=f"istos_worker_{name}_total", kind="counter", help=text, samples=[({}, number)])

@@ -32,7 +32,7 @@ TARGETS = [
     ("broken", "def f(:", "SyntaxError"),
     ("failing", "def deep():\n    raise ValueError('of theirs')\ndeep()", "ValueError: of theirs"),
     ("importing", "import not_there_at_all", "No module named 'not_there_at_all'"),
-    ("leaving", "raise SystemExit(0)", "SystemExit"),
+    ("leaving", "raise SystemExit(0)", "SystemExit: 0"),
 ]
 
 

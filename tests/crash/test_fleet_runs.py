@@ -100,10 +100,16 @@ def test_jobs_run_and_the_fleet_shows_itself_and_leaves(fleet: Fleets, running: 
     assert {result[2] for result in results} == {"2"}
     assert {result[3] for result in results} == {"1"}
     assert {result[1] for result in results} <= {"0", "1"}
-    shown = "\n".join(titles(running.family()))
-    assert "istos-worker: zygote gen 1" in shown
-    assert "istos-worker: owner" in shown
-    assert "istos-worker: worker 0 gen 1 [0/6 busy]" in shown
+    running.until(
+        lambda: {
+            "istos-worker: zygote gen 1",
+            "istos-worker: owner",
+            "istos-worker: worker 0 gen 1 [0/6 busy]",
+            "istos-worker: worker 1 gen 1 [0/6 busy]",
+        }
+        <= set(titles(running.family())),
+        "titles",
+    )
     assert sum(worker["done"] for worker in running.workers()) == 50
     assert running.stop() == 0
     running.assert_nothing_left()

@@ -16,6 +16,8 @@ from istos_worker.storage import sqlite_schema as schema
 from istos_worker.storage.ownership import OwnerLock
 from istos_worker.storage.protocol import WriteBatch
 
+_READ_ONLY = "the file or its folder is read-only for this user"
+
 
 class SQLiteFile:
     """`path` is absolute. Every method raises StorageUnavailableError naming it."""
@@ -95,9 +97,9 @@ class SQLiteFile:
                 raise
 
     def _open(self) -> sqlite3.Connection:
-        is_first = self._identity is None
-        if is_first:
+        if self._identity is None:
             _make_folder(os.path.dirname(self.path))
+            self._check_writable()
         self._lock.acquire()
         db = self._connect()
         try:
@@ -129,6 +131,12 @@ class SQLiteFile:
             with contextlib.suppress(sqlite3.Error):
                 self._db.close()
             self._db = None
+
+    def _check_writable(self) -> None:
+        """SQLite opens a read-only file without a word, and fails at the first write."""
+        effective = os.access in os.supports_effective_ids
+        if os.path.exists(self.path) and not os.access(self.path, os.W_OK, effective_ids=effective):
+            raise StorageUnavailableError(f"sqlite file {self.path}: {_READ_ONLY}")
 
     def _check_still_there(self) -> None:
         """SQLite would go on writing to a file that has lost its name, and create one that is missing."""
@@ -173,7 +181,7 @@ def _reason(error: sqlite3.Error, path: str, busy_timeout_s: float) -> str:
     if name == "SQLITE_FULL":
         return "the disk is full"
     if name.startswith("SQLITE_READONLY"):
-        return "the file or its folder is read-only for this user"
+        return _READ_ONLY
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return f"damaged, or no SQLite database ({error}); restore it from a copy, or move it away"
     if name.startswith("SQLITE_CANTOPEN"):

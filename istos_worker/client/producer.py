@@ -84,6 +84,13 @@ class Producer:
         self._caller = Caller(self._session)
         self._enqueuer = Enqueuer(self._caller)
 
+    @property
+    def session(self) -> Session:
+        """The open session. Raises RuntimeError before `open`."""
+        if self._session is None:
+            raise RuntimeError("the client is not open")
+        return self._session
+
     async def aclose(self) -> None:
         """Waits for what is on its way, and closes the session if it is ours. Idempotent."""
         enqueuer, self._enqueuer, self._caller = self._enqueuer, None, None

@@ -144,12 +144,12 @@ class PluginQueue:
         has_halved = left <= _SPARSE_ROWS and left & (left - 1) == 0
         if has_halved and block != index.high - 1:  # the last block still fills
             await self._mark_sparse(block)
-            if left == 0:
-                await self._raise_low()
 
     async def _mark_sparse(self, block: int) -> None:
         self._index.sparse.add(block)
         await self._put(f"live:{block}", self._index.live(block))
+        if self._index.count(block) == 0:
+            await self._raise_low()
 
     async def _raise_low(self) -> None:
         index, old = self._index, self._index.low

@@ -1,0 +1,150 @@
+"""What is particular to the SQLite store: one file that an operator can read, one statement per batch."""
+
+# ruff: noqa: ASYNC240 - sizes of files are what is tested, and nothing else runs in these loops
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import sqlite3
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from istos_worker.storage import WriteBatch
+from istos_worker.storage.sqlite import SQLiteStorage
+from istos_worker.storage.sqlite_file import SQLiteFile
+from istos_worker.storage.sqlite_schema import LINES_PER_STATEMENT, batch_lines, statements
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "queues.db"
+
+
+@pytest.fixture
+async def storage(path: Path) -> AsyncIterator[SQLiteStorage]:
+    storage = SQLiteStorage(path)
+    yield storage
+    await storage.aclose()
+
+
+def rows(*seqs: int, body: bytes = b'{"to": "a@b.c"}') -> WriteBatch:
+    return WriteBatch(rows=[(seq, b'{"id": "job-%d", "state": "ready"}' % seq, body) for seq in seqs])
+
+
+async def test_an_operator_reads_the_queues_with_the_sqlite_shell_while_the_owner_runs(
+    storage: SQLiteStorage, path: Path
+) -> None:
+    queue = await storage.open_queue("jobs/email")
+    await queue.commit(rows(1, 2))
+
+    with contextlib.closing(sqlite3.connect(path)) as shell:
+        number = shell.execute("SELECT number FROM queues WHERE name = 'jobs/email'").fetchone()[0]
+        found = shell.execute(
+            f"SELECT json_extract(head, '$.id'), json_extract(CAST(body AS TEXT), '$.to') FROM jobs_{number}"
+        ).fetchall()
+
+    assert found == [("job-1", "a@b.c"), ("job-2", "a@b.c")]
+
+
+async def test_an_operator_who_deletes_a_row_deletes_its_long_body(
+    storage: SQLiteStorage, path: Path
+) -> None:
+    queue = await storage.open_queue("q")
+    await queue.commit(rows(1, 2, body=b"x" * 100_000))
+
+    with contextlib.closing(sqlite3.connect(path)) as shell:
+        shell.execute("DELETE FROM jobs_1 WHERE seq = 1")
+        shell.commit()
+        assert shell.execute("SELECT seq FROM bodies_1").fetchall() == [(2,)]
+
+
+async def test_a_changed_head_does_not_rewrite_a_long_body(storage: SQLiteStorage, path: Path) -> None:
+    queue = await storage.open_queue("q")
+    await queue.commit(rows(1, body=b"x" * 5_000_000))
+    await storage.aclose()
+    queue = await storage.open_queue("q")
+
+    await queue.commit(WriteBatch(rows=[(1, b"{}", None)]))
+
+    assert path.with_name("queues.db-wal").stat().st_size < 50_000
+
+
+async def test_the_log_does_not_grow_without_bound(storage: SQLiteStorage, path: Path) -> None:
+    queue = await storage.open_queue("q")
+    for start in range(0, 60_000, 1000):
+        await queue.commit(rows(*range(start, start + 1000)))
+        await queue.commit(WriteBatch(forgotten=list(range(start, start + 1000))))
+
+    assert path.with_name("queues.db-wal").stat().st_size < 8_000_000
+    assert path.stat().st_size < 2_000_000
+
+
+async def test_any_number_of_queues_of_a_file_share_one_thread_which_ends_with_them(
+    storage: SQLiteStorage, path: Path
+) -> None:
+    def threads() -> int:
+        return sum(thread.name == "sqlite queues.db" for thread in threading.enumerate())
+
+    other = SQLiteStorage(path)
+    queues = [await storage.open_queue("a"), await storage.open_queue("b"), await other.open_queue("c")]
+    await asyncio.gather(*(queue.commit(rows(1)) for queue in queues))
+    assert threads() == 1
+
+    (thread,) = (thread for thread in threading.enumerate() if thread.name == "sqlite queues.db")
+    await storage.aclose()
+    await queues[2].commit(rows(2))
+    await other.aclose()
+    await asyncio.to_thread(thread.join)
+
+    assert threads() == 0
+    assert not path.with_name("queues.db-wal").exists()
+
+
+async def test_a_forgotten_queue_is_released_with_the_garbage(storage: SQLiteStorage) -> None:
+    queue = await storage.open_queue("q")
+    await queue.commit(rows(1))
+    del queue
+    gc.collect()
+
+    again = await storage.open_queue("q")
+
+    assert [row.seq async for chunk in again.rows() for row in chunk] == [1]
+
+
+def test_batches_of_several_queues_are_one_transaction(path: Path) -> None:
+    file = SQLiteFile(str(path), busy_timeout_s=1)
+    file.open_queue("a")
+    file.open_queue("b")
+    bad = WriteBatch(rows=[(2**70, b"{}", b"")])
+
+    with pytest.raises(OverflowError):
+        file.write([("a", rows(1)), ("b", bad)])
+    file.write([("a", rows(2)), ("b", rows(3))])
+
+    with contextlib.closing(sqlite3.connect(path)) as shell:
+        assert shell.execute("SELECT seq FROM jobs_1 UNION ALL SELECT seq FROM jobs_2").fetchall() == [
+            (2,),
+            (3,),
+        ]
+    file.close()
+
+
+@pytest.mark.parametrize("count", [1, 5, 100, LINES_PER_STATEMENT])
+def test_a_batch_is_one_statement(count: int) -> None:
+    batch = rows(*range(count - 1))
+    batch.notes["fence"] = b"1"
+
+    (statement,) = statements(1, batch_lines(batch))
+
+    assert len(statement[1]) // 4 < count * 1.5 + 1
+
+
+def test_batches_of_all_sizes_share_few_statements() -> None:
+    texts = {sql for count in range(1, 2500, 7) for sql, _ in statements(1, batch_lines(rows(*range(count))))}
+
+    assert len(texts) <= 20

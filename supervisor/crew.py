@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import collections
 import logging
 import os
 import random
+import signal
 import socket
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from supervisor import reaper, restart
+from supervisor import reaper
 from supervisor.berth import Berth
 from supervisor.board import CELLS
-from supervisor.exits import Exit, ExitCode, Exited, Lost, exit_from_status, likely_cause
+from supervisor.exits import Exit, Lost, exit_from_status
 from supervisor.generations import Generations, Zygote
 from supervisor.ground import Ground
-from supervisor.hooks import Hooks
-from supervisor.obituary import Obituary, OomKills, cgroup_oom_kills, log_obituary
+from supervisor.ledger import Ledger
+from supervisor.mourning import Mourning
 from supervisor.orders import Quiet, Resume
-from supervisor.post import Post
-from supervisor.restart import SlotHistory
 from supervisor.stack_pipe import StackPipe
-from supervisor.status import Totals
 from supervisor.verdict import Verdict
 from supervisor.wire import Channel
 from supervisor.workers import Stage, Worker
@@ -40,22 +37,15 @@ class Crew:
 
     ground: Ground
     generations: Generations
-    hooks: Hooks
-    post: Post
+    mourning: Mourning
+    ledger: Ledger
     wanted: int
     trusted: int = 1
     workers: list[Worker] = field(default_factory=list)
-    histories: dict[int, SlotHistory] = field(default_factory=dict)
-    finished: set[int] = field(default_factory=set)
     quiet: bool = False
-    ever_ready: bool = False
-    told: collections.deque[str] = field(default_factory=lambda: collections.deque(maxlen=20))
-    verdict: Verdict | None = None
-    totals: Totals = field(default_factory=Totals)
     on_hangup: Callable[[Worker], None] | None = None
     _serial: int = 0
     _free_cells: list[int] = field(default_factory=lambda: list(range(CELLS - 1, 0, -1)))
-    _oom_kills: OomKills = field(default_factory=lambda: OomKills(cgroup_oom_kills))
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -65,28 +55,29 @@ class Crew:
     def staying(self, slot: int) -> list[Worker]:
         return [worker for worker in self.workers if worker.slot == slot and worker.stays]
 
-    def history(self, slot: int) -> SlotHistory:
-        return self.histories.get(slot, SlotHistory())
-
     def generations_in_use(self) -> set[int]:
         return {worker.generation for worker in self.workers}
 
     def empty_slots(self) -> list[int]:
-        return [slot for slot in range(self.wanted) if slot not in self.finished and not self.staying(slot)]
+        return [
+            slot for slot in range(self.wanted) if slot not in self.ledger.finished and not self.staying(slot)
+        ]
 
     def unstaffed_slots(self) -> list[int]:
         """Slots that should have a ready worker and have none."""
         staffed = {worker.slot for worker in self.ready()}
-        return [slot for slot in range(self.wanted) if slot not in staffed and slot not in self.finished]
+        return [
+            slot for slot in range(self.wanted) if slot not in staffed and slot not in self.ledger.finished
+        ]
 
     def all_finished(self) -> bool:
-        return self.wanted > 0 and self.finished >= set(range(self.wanted)) and not self.workers
+        return self.wanted > 0 and self.ledger.finished >= set(range(self.wanted)) and not self.workers
 
     # -- acting ----------------------------------------------------------------------------------
 
     def fill(self, now: float) -> None:
         """A worker of the trusted generation for every slot that has none and may have one."""
-        empty = [slot for slot in self.empty_slots() if self.history(slot).not_before <= now]
+        empty = [slot for slot in self.empty_slots() if self.ledger.history(slot).not_before <= now]
         if not empty:
             return
         zygote = self.generations.loaded(self.trusted)
@@ -98,37 +89,40 @@ class Crew:
     def spawn(
         self, slot: int, zygote: Zygote, *, now: float, replaces: Worker | None = None
     ) -> Worker | None:
-        self._serial += 1
-        cell = self._free_cells.pop()
-        self.ground.board.clear(cell)
-        ours, theirs = socket.socketpair()
-        who = f"worker {slot} gen {zygote.generation}"
-        stacks = StackPipe(self.ground.loop, who=who)
-        worker = Worker(
-            serial=self._serial,
-            slot=slot,
-            cell=cell,
-            zygote=zygote,
-            stacks=stacks,
-            ordered_at=now,
-            replaces=replaces,
-        )
-        worker.channel = Channel(
-            ours, on_message=lambda message: self._heard(worker, message), on_eof=self.ground.wake
-        )
+        """A fork is ordered; None if the zygote cannot be asked."""
+        worker, theirs = self._conceive(slot, zygote, now)
+        worker.replaces = replaces
         with theirs:
             try:
                 berth = self._berth(worker).to_wire()
-                self.generations.fork(zygote, worker.serial, berth, [theirs.fileno(), stacks.write_fd])
+                self.generations.fork(zygote, worker.serial, berth, [theirs.fileno(), worker.stacks.write_fd])
             except OSError as error:
                 self._not_born(worker, f"the zygote could not be asked to fork: {error}")
                 return None
-        stacks.handed_over()
+        worker.stacks.handed_over()
         worker.channel.attach(self.ground.loop)
         if self.quiet:
             worker.tell(Quiet())
         self.workers.append(worker)
         return worker
+
+    def _conceive(self, slot: int, zygote: Zygote, now: float) -> tuple[Worker, socket.socket]:
+        self._serial += 1
+        cell = self._free_cells.pop()
+        self.ground.board.clear(cell)
+        ours, theirs = socket.socketpair()
+        worker = Worker(
+            serial=self._serial,
+            slot=slot,
+            cell=cell,
+            zygote=zygote,
+            stacks=StackPipe(self.ground.loop, who=f"worker {slot} gen {zygote.generation}"),
+            ordered_at=now,
+        )
+        worker.channel = Channel(
+            ours, on_message=lambda message: self._heard(worker, message), on_eof=self.ground.wake
+        )
+        return worker, theirs
 
     def retire(self, worker: Worker, reason: str) -> None:
         """It may finish what it works on, however long that takes."""
@@ -137,7 +131,7 @@ class Crew:
 
     def scale(self, wanted: int) -> None:
         self.wanted = wanted
-        self.finished = {slot for slot in self.finished if slot < wanted}
+        self.ledger.finished = {slot for slot in self.ledger.finished if slot < wanted}
         for worker in self.workers:
             if worker.slot >= wanted:
                 self.retire(worker, "scaled down")
@@ -147,10 +141,6 @@ class Crew:
         self.quiet = quiet
         for worker in self.workers:
             worker.tell(Quiet() if quiet else Resume())
-
-    def clear_failed_boots(self) -> None:
-        """Another generation's boots are not held against this one's."""
-        self.histories = {slot: restart.after_ready(history) for slot, history in self.histories.items()}
 
     def forgive(self, gap_s: float) -> None:
         """The machine slept: no deadline ran meanwhile."""
@@ -170,7 +160,7 @@ class Crew:
 
     def next_deadline(self, now: float) -> float:
         moments = [worker.kill_at for worker in self.workers if worker.kill_at is not None]
-        moments += [self.history(slot).not_before for slot in self.empty_slots()]
+        moments += [self.ledger.history(slot).not_before for slot in self.empty_slots()]
         return min((moment for moment in moments if moment > now), default=now + 3600.0)
 
     # -- hearing ---------------------------------------------------------------------------------
@@ -197,19 +187,6 @@ class Crew:
                 self.bury(worker, stray.exit, stray.peak_memory_bytes)
             elif worker.channel.at_eof and (worker.pid is None or not _still_there(worker.pid)):
                 self.bury(worker, Lost(), 0)
-
-    def bury(self, worker: Worker, exit_: Exit, peak_memory_bytes: int) -> None:
-        now = self.ground.loop.time()
-        worker.channel.read_to_end()
-        worker.stacks.close()
-        self.workers.remove(worker)
-        obituary = self._obituary(worker, exit_, peak_memory_bytes, now)
-        log_obituary(obituary)
-        self._account(worker, obituary, now)
-        self.post.take_back(worker)
-        self._tell_application(obituary)
-        self._discard(worker)
-        self.ground.wake()
 
     def _heard(self, worker: Worker, message: dict[str, Any]) -> None:
         match message:
@@ -245,98 +222,59 @@ class Crew:
         kill_at = now + (timeouts.hand_back_s if again else timeouts.drain_s)
         worker.kill_at = kill_at if worker.kill_at is None else min(worker.kill_at, kill_at)
         # If the signal went to the whole group, ours is on its way: no need to fork for that moment.
-        not_before = max(self.history(worker.slot).not_before, now + _GROUP_SIGNAL_S)
-        self.histories[worker.slot] = replace(self.history(worker.slot), not_before=not_before)
+        self.ledger.hold(worker.slot, now + _GROUP_SIGNAL_S)
 
     def _gave_up(self, worker: Worker, text: str, exit_code: int) -> None:
         worker.last_words = text
         if not worker.is_canary or worker.ready_at is not None:
-            self.conclude(Verdict(exit_code=exit_code, reason="a worker gave up", text=text))
-
-    def conclude(self, verdict: Verdict) -> None:
-        self.verdict = self.verdict or verdict
+            self.ledger.conclude(Verdict(exit_code=exit_code, reason="a worker gave up", text=text))
 
     def _became_ready(self, worker: Worker) -> None:
         if worker.stage is not Stage.BOOTING:
             return
         now = self.ground.loop.time()
         worker.stage, worker.ready_at = Stage.READY, now
-        self.ever_ready = True
-        self.histories[worker.slot] = restart.after_ready(self.history(worker.slot))
+        self.ledger.became_ready(worker.slot)
         extra = {"slot": worker.slot, "worker_pid": worker.pid, "generation": worker.generation}
         log.info("worker %d ready after %.2f s", worker.slot, now - worker.ordered_at, extra=extra)
 
     # -- deaths ----------------------------------------------------------------------------------
 
-    def _obituary(self, worker: Worker, exit_: Exit, peak_memory_bytes: int, now: float) -> Obituary:
+    def bury(self, worker: Worker, exit_: Exit, peak_memory_bytes: int) -> None:
+        now = self.ground.loop.time()
+        worker.channel.read_to_end()
+        worker.stacks.close()
+        self.workers.remove(worker)
         figures = self.ground.board.read(worker.cell)
-        expected = exit_ == Exited(0) and (worker.stage is Stage.LEAVING or self.ground.settings.burst)
-        ours, oom_kills = worker.killed_because, self._oom_kills.since_last()
-        return Obituary(
-            slot=worker.slot,
-            pid=worker.pid,
-            generation=worker.generation,
-            exit=exit_,
-            cause=str(exit_) if expected else likely_cause(exit_, ours=ours, oom_kills=oom_kills),
-            expected=expected,
-            age_s=now - worker.ordered_at,
-            peak_memory_bytes=peak_memory_bytes,
-            done=figures.done,
-            held=figures.held,
-            label=figures.label,
-            reason=worker.leave_reason,
-        )
+        obituary = self.mourning.bury(worker, exit_, figures, peak_memory_bytes=peak_memory_bytes, now=now)
+        self._account(worker, obituary.expected, now)
+        worker.channel.close()
+        self._free_cells.append(worker.cell)
+        self.ground.wake()
 
-    def _tell_application(self, obituary: Obituary) -> None:
-        try:
-            body = self.hooks.on_exit(obituary)
-        except Exception:  # the application's hook: it must not end the supervisor
-            log.exception("on_exit hook failed")
-            return
-        if body is not None:
-            self.post.add(body)
-
-    def _account(self, worker: Worker, obituary: Obituary, now: float) -> None:
-        policy, slot, ready_for_s = self.ground.settings.restarts, worker.slot, worker.ready_for_s(now)
-        self.totals = replace(
-            self.totals, done=self.totals.done + obituary.done, deaths=self.totals.deaths + 1
-        )
+    def _account(self, worker: Worker, expected: bool, now: float) -> None:
+        ready_for_s = worker.ready_for_s(now)
         if worker.stage is Stage.LEAVING:
-            history = restart.after_leave(self.history(slot), ready_for_s=ready_for_s or 0.0, policy=policy)
-            self.histories[slot] = history
-            return
-        if obituary.expected:
-            self.finished.add(slot)
-            return
-        self.totals = replace(self.totals, crashes=self.totals.crashes + 1)
-        if worker.last_words is not None and worker.last_words not in self.told:
-            self.told.append(worker.last_words)
-            log.error("worker %d failed:\n%s", slot, worker.last_words, extra={"slot": slot})
-        worker.last_words = worker.last_words or f"a worker {obituary.cause} before it was ready"
-        if not worker.is_canary or worker.ready_at is not None:
-            self._count_death(slot, ready_for_s, now)
+            self.ledger.left(worker.slot, ready_for_s=ready_for_s or 0.0)
+        elif expected:
+            self.ledger.finished.add(worker.slot)
+        else:
+            self.ledger.count("crashes")
+            self._count_death(worker, now)
 
-    def _count_death(self, slot: int, ready_for_s: float | None, now: float) -> None:
-        policy = self.ground.settings.restarts
-        history = restart.after_death(self.history(slot), ready_for_s=ready_for_s, now=now, policy=policy)
-        self.histories[slot] = history
-        if restart.crash_looped(history, policy):
-            reason = f"slot {slot} crashed {history.crashes} times without {policy.health_s:g} s of health"
-            self.conclude(Verdict(exit_code=ExitCode.CRASH_LOOP, reason=reason))
-        elif restart.boots_exhausted(history, policy) and not self.ready():
-            reason = f"workers did not become ready {history.failed_boots} times in a row"
-            self.conclude(Verdict(exit_code=ExitCode.NO_BOOT, reason=reason))
+    def _count_death(self, worker: Worker, now: float) -> None:
+        """Not that of a canary: a new generation that fails is no fault of the slot's."""
+        if not worker.is_canary or worker.ready_at is not None:
+            others = bool(self.ready())
+            self.ledger.died(worker.slot, ready_for_s=worker.ready_for_s(now), now=now, others_ready=others)
 
     def _not_born(self, worker: Worker, why: str) -> None:
         log.error("worker %d not started: %s", worker.slot, why, extra={"slot": worker.slot})
         worker.channel.close()
         worker.stacks.close()
         self._free_cells.append(worker.cell)
-        self._count_death(worker.slot, None, self.ground.loop.time())
-
-    def _discard(self, worker: Worker) -> None:
-        worker.channel.close()
-        self._free_cells.append(worker.cell)
+        worker.last_words = why
+        self._count_death(worker, self.ground.loop.time())
 
     def _kill_after_stacks(self, worker: Worker, now: float, because: str) -> None:
         if worker.stalled_at is None:
@@ -353,12 +291,9 @@ class Crew:
             worker.deaf_since = now
         elif now - worker.deaf_since > _DEAF_FOR_S and worker.kill_at is None:
             log.error("worker %d closed its link, replacing it", worker.slot, extra={"slot": worker.slot})
-            worker.stage = Stage.LEAVING
-            worker.leave_reason, worker.kill_at = (
-                "closed its link",
-                now + self.ground.settings.timeouts.drain_s,
-            )
-            worker.signal(15)
+            kill_at = now + self.ground.settings.timeouts.drain_s
+            worker.drain(deadline_s=None, reason="closed its link", kill_at=kill_at)
+            worker.signal(signal.SIGTERM)
 
     def _berth(self, worker: Worker) -> Berth:
         settings = self.ground.settings

@@ -58,7 +58,7 @@ class Generations:
     """`on_message` gets what a zygote says of its workers: forked, fork_failed, exit."""
 
     ground: Ground
-    on_message: Callable[[Zygote, dict[str, Any]], None]
+    on_message: Callable[[Zygote, dict[str, Any]], None] = field(init=False)
     zygotes: list[Zygote] = field(default_factory=list)
     failures: dict[int, str] = field(default_factory=dict)
     last: int = 0

@@ -29,7 +29,7 @@ class Picture:
     def state(self) -> str:
         if self.stopping.under_way:
             return "stopping"
-        if not self.crew.ever_ready and self.crew.wanted > 0:
+        if not self.crew.ledger.ever_ready and self.crew.wanted > 0:
             return "starting"
         if self.reloading.under_way:
             return "reloading"
@@ -48,7 +48,7 @@ class Picture:
             uptime_s=now - self._started_at,
             workers=tuple(self._worker(worker, now) for worker in workers),
             companion=self._companion(),
-            totals=self.crew.totals,
+            totals=self.crew.ledger.totals,
             last_reload_error=self.reloading.last_error,
         )
 

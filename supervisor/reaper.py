@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from supervisor.exits import Exit, exit_from_status
+
+_STRAYS_KEPT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,3 +54,19 @@ def exists(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+@dataclass(slots=True)
+class Strays:
+    """Dead children whose parent we may turn out to be: a zygote's death is seen after its orphans'."""
+
+    kept: dict[int, Reaped] = field(default_factory=dict)
+    _since: dict[int, float] = field(default_factory=dict)
+
+    def add(self, reaped: Reaped, now: float) -> None:
+        self.kept[reaped.pid], self._since[reaped.pid] = reaped, now
+
+    def forget_old(self, now: float) -> None:
+        for pid in [pid for pid, since in self._since.items() if now - since > _STRAYS_KEPT_S]:
+            self.kept.pop(pid, None)
+            del self._since[pid]

@@ -85,6 +85,6 @@ class Recycler:
                     f"({size / _MIB:.1f} MiB private): every worker would be replaced for ever. "
                     f"Set it above {size * 2 / _MIB:.0f} MiB or so."
                 )
-                self.crew.conclude(
+                self.crew.ledger.conclude(
                     Verdict(exit_code=ExitCode.USAGE, reason="memory limit too low", text=text)
                 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from supervisor.crew import Crew
 from supervisor.generations import Generations, Phase, Zygote
@@ -105,7 +105,9 @@ class Reloading:
     def _started(self) -> bool:
         """There is something to go back to."""
         crew = self.crew
-        return crew.ever_ready or (crew.wanted == 0 and self.generations.loaded(crew.trusted) is not None)
+        return crew.ledger.ever_ready or (
+            crew.wanted == 0 and self.generations.loaded(crew.trusted) is not None
+        )
 
     def _importing(self, now: float) -> None:
         zygote = self._zygote
@@ -147,7 +149,7 @@ class Reloading:
     def _trust(self, generation: int) -> None:
         self._canary = None
         self.crew.trusted = self.rolling.target = generation
-        self.crew.clear_failed_boots()
+        self.crew.ledger.clear_failed_boots()
         self.step_now = Step.ROLLING
 
     def _rolling_step(self) -> None:
@@ -155,7 +157,9 @@ class Reloading:
         assert zygote is not None
         policy = self.crew.ground.settings.restarts
         failing = [
-            slot for slot in range(self.crew.wanted) if boots_exhausted(self.crew.history(slot), policy)
+            slot
+            for slot in range(self.crew.wanted)
+            if boots_exhausted(self.crew.ledger.history(slot), policy)
         ]
         if zygote.phase is not Phase.LOADED:
             self._roll_back("the new zygote died")
@@ -166,20 +170,19 @@ class Reloading:
 
     def _succeed(self, generation: int) -> None:
         log.info("reloaded, generation %d", generation, extra={"generation": generation})
-        self.crew.totals = replace(self.crew.totals, reloads=self.crew.totals.reloads + 1)
+        self.crew.ledger.count("reloads")
         self._end(None)
         self._resolve(ReloadResult(generation=generation))
 
     def _roll_back(self, error: str) -> None:
         self.crew.trusted = self.rolling.target = self._previous
         self.rolling.drop_incoming("reload undone")
-        self.crew.clear_failed_boots()
+        self.crew.ledger.clear_failed_boots()
         self._fail(error)
 
     def _fail(self, error: str) -> None:
         log.error("reload failed, generation %d goes on:\n%s", self._previous, error, extra={"error": error})
-        totals = self.crew.totals
-        self.crew.totals = replace(totals, reload_failures=totals.reload_failures + 1)
+        self.crew.ledger.count("reload_failures")
         self._end(error)
         self._resolve(ReloadResult(generation=self._previous, error=error))
 

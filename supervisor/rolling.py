@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from supervisor.crew import Crew
 from supervisor.workers import Stage, Worker
@@ -60,8 +60,7 @@ class Rolling:
         if old is not None and old in self.crew.workers and old.stays:
             self.outgoing, self._outgoing_since = old, now
             self.crew.retire(old, self.reason)
-            totals = self.crew.totals
-            self.crew.totals = replace(totals, recycled=totals.recycled + 1)
+            self.crew.ledger.count("recycled")
 
     def _may_linger(self, now: float) -> bool:
         """Its place is taken, so what it finishes costs memory only; but not without bound."""
@@ -71,7 +70,7 @@ class Rolling:
     def _begin(self, now: float) -> None:
         for worker in sorted(self.crew.ready(), key=lambda worker: (worker.slot, worker.serial)):
             reason = self._reason(worker, now)
-            if reason is not None and self.crew.history(worker.slot).not_before <= now:
+            if reason is not None and self.crew.ledger.history(worker.slot).not_before <= now:
                 self._replace(worker, reason, now)
                 return
 

@@ -30,7 +30,7 @@ _ONCE_A_SECOND = frozenset({signal.SIGHUP, signal.SIGUSR2})
 
 
 @dataclass(slots=True)
-class StopSignals:
+class Signals:
     """Keeps the ladder; every signal gives an `Ask`, a rung, or nothing."""
 
     ladder: Ladder = field(default_factory=Ladder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from supervisor.crew import Crew
 from supervisor.workers import Worker
@@ -48,6 +48,5 @@ class Stalls:
             )
             worker.ask_for_stacks()
         elif now - worker.stalled_at >= _STACKS_TAKE_S:
-            totals = self.crew.totals
-            self.crew.totals = replace(totals, stalls=totals.stalls + 1)
+            self.crew.ledger.count("stalls")
             worker.kill(f"stalled: its event loop was blocked for more than {stall_s:g} s")

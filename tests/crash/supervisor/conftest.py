@@ -115,7 +115,9 @@ class Fleet:
 
     def _is_ours(self, pid: int) -> bool:
         try:
-            return f"JOURNAL={self.journal}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            return f"JOURNAL={self.journal}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(
+                b"\0"
+            )
         except OSError:
             return False
 

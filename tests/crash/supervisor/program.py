@@ -96,6 +96,7 @@ async def serve(link: WorkerLink) -> int:
     async with link:
         link.name_self(f"wire-{os.getpid()}")
         report(link)
+        note("rising")
         link.ready()
         note("ready", slot=link.slot, generation=link.generation)
         async for order in link.orders():

@@ -112,7 +112,7 @@ def test_hup_to_one_worker_replaces_it_after_its_replacement_is_ready(fleet: Fle
 
     fleet.wait("left", pid=first)
     events = [one["event"] for one in fleet.events()]
-    assert events.index("left") > [index for index, one in enumerate(events) if one == "ready"][1]
+    assert events.index("left") > [index for index, one in enumerate(events) if one == "rising"][1]
     fleet.signal(signal.SIGTERM)
     fleet.ends(0)
 
@@ -132,7 +132,9 @@ def test_hup_to_the_group_is_one_reload(fleet: Fleet) -> None:
     fleet.ends(0)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR2])
+@pytest.mark.parametrize(
+    "signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR2]
+)
 def test_no_signal_to_the_zygote_disturbs_anything(fleet: Fleet, signum: int) -> None:
     fleet.start(NOTES_IMPORT)
     fleet.wait("ready")
@@ -214,7 +216,9 @@ def test_a_stop_during_a_long_import_leaves_nothing(fleet: Fleet, signum: int) -
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL, signal.SIGQUIT])
 def test_a_stop_while_workers_boot_leaves_nothing(fleet: Fleet, signum: int) -> None:
-    app = NOTES_IMPORT + "import asyncio\nasync def main(link):\n    async with link: await asyncio.sleep(3600)"
+    app = (
+        NOTES_IMPORT + "import asyncio\nasync def main(link):\n    async with link: await asyncio.sleep(3600)"
+    )
     fleet.start(app, procs=2, timeouts={"drain_s": 0.5, "hand_back_s": 0.5})
     fleet.wait("born", count=2)
 
@@ -272,7 +276,7 @@ def test_a_frozen_group_that_is_thawed_kills_nobody(fleet: Fleet) -> None:
 @pytest.mark.parametrize("third", range(3))
 def test_term_at_any_moment_of_the_start_ends_cleanly(fleet: Fleet, third: int) -> None:
     """Before the first line of ours has run, TERM has its default effect, and there is nothing to end."""
-    for delay_ms in range(third * 15, 500, 45):
+    for delay_ms in range(third * 30, 540, 90):
         fleet.log.unlink(missing_ok=True)
         fleet.start(procs=2, companion={})
         time.sleep(delay_ms / 1000)

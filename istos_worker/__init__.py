@@ -6,39 +6,151 @@ Names are looked up when they are first used, so that importing one part does no
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from istos_worker.app import App
+    from istos_worker.client import Client, SyncClient
+    from istos_worker.context import JobContext
+    from istos_worker.errors import (
+        BadRequestError,
+        ConflictError,
+        ForbiddenError,
+        IstosError,
+        NotFoundError,
+        OwnerUnreachable,
+        PayloadTooLargeError,
+        RateLimitError,
+        StorageUnavailableError,
+        UnauthorizedError,
+    )
+    from istos_worker.queue.cron import CronError, CronSchedule
+    from istos_worker.queue.records import JobRecord, JobState
+    from istos_worker.queue.role import QueueRole
+    from istos_worker.queue.store import QueueStore
+    from istos_worker.serialization import JsonSerializer, RawSerializer, Serializer
+    from istos_worker.storage import StoragePlugin
+    from istos_worker.task import JobFailed, JobHandle, Task
+    from istos_worker.wire.auth import (
+        AuthContext,
+        Authorizer,
+        Principal,
+        Public,
+        TokenAuthorizer,
+        require_roles,
+    )
+    from istos_worker.wire.settings import ZenohSettings
+    from istos_worker.worker import Cancelled, DependencyCycleError, Depends, Discard, Retry, Snooze, Worker
+    from istos_worker.worker.running import current_job
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "App": "app",
-    "Client": "client",
-    "SyncClient": "client",
-    "JobContext": "context",
-    "CronError": "queue.cron",
-    "CronSchedule": "queue.cron",
-    "JobRecord": "queue.records",
-    "JobState": "queue.records",
-    "QueueRole": "queue.role",
-    "QueueStore": "queue.store",
-    "AuthContext": "wire.auth",
-    "Authorizer": "wire.auth",
-    "Principal": "wire.auth",
-    "Public": "wire.auth",
-    "TokenAuthorizer": "wire.auth",
-    "require_roles": "wire.auth",
-    "ZenohSettings": "wire.settings",
-    "BadRequestError": "errors",
-    "ConflictError": "errors",
-    "ForbiddenError": "errors",
-    "IstosError": "errors",
-    "NotFoundError": "errors",
-    "OwnerUnreachable": "errors",
-    "PayloadTooLargeError": "errors",
-    "RateLimitError": "errors",
-    "StorageUnavailableError": "errors",
-    "UnauthorizedError": "errors",
+__all__ = [
+    "App",
+    "AuthContext",
+    "Authorizer",
+    "BadRequestError",
+    "Cancelled",
+    "Client",
+    "ConflictError",
+    "CronError",
+    "CronSchedule",
+    "DependencyCycleError",
+    "Depends",
+    "Discard",
+    "ForbiddenError",
+    "IstosError",
+    "JobContext",
+    "JobFailed",
+    "JobHandle",
+    "JobRecord",
+    "JobState",
+    "JsonSerializer",
+    "NotFoundError",
+    "OwnerUnreachable",
+    "PayloadTooLargeError",
+    "Principal",
+    "Public",
+    "QueueRole",
+    "QueueStore",
+    "RateLimitError",
+    "RawSerializer",
+    "Retry",
+    "Serializer",
+    "Snooze",
+    "StoragePlugin",
+    "StorageUnavailableError",
+    "SyncClient",
+    "Task",
+    "TokenAuthorizer",
+    "UnauthorizedError",
+    "Worker",
+    "ZenohSettings",
+    "current_job",
+    "require_roles",
+]
+
+_NAMES_BY_HOME = {
+    "app": ("App",),
+    "client": (
+        "Client",
+        "SyncClient",
+    ),
+    "context": ("JobContext",),
+    "errors": (
+        "BadRequestError",
+        "ConflictError",
+        "ForbiddenError",
+        "IstosError",
+        "NotFoundError",
+        "OwnerUnreachable",
+        "PayloadTooLargeError",
+        "RateLimitError",
+        "StorageUnavailableError",
+        "UnauthorizedError",
+    ),
+    "queue.cron": (
+        "CronError",
+        "CronSchedule",
+    ),
+    "queue.records": (
+        "JobRecord",
+        "JobState",
+    ),
+    "queue.role": ("QueueRole",),
+    "queue.store": ("QueueStore",),
+    "serialization": (
+        "JsonSerializer",
+        "RawSerializer",
+        "Serializer",
+    ),
+    "storage": ("StoragePlugin",),
+    "task": (
+        "JobFailed",
+        "JobHandle",
+        "Task",
+    ),
+    "wire.auth": (
+        "AuthContext",
+        "Authorizer",
+        "Principal",
+        "Public",
+        "TokenAuthorizer",
+        "require_roles",
+    ),
+    "wire.settings": ("ZenohSettings",),
+    "worker": (
+        "Cancelled",
+        "DependencyCycleError",
+        "Depends",
+        "Discard",
+        "Retry",
+        "Snooze",
+        "Worker",
+    ),
+    "worker.running": ("current_job",),
 }
+_HOME = {name: home for home, names in _NAMES_BY_HOME.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

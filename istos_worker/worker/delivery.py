@@ -41,6 +41,7 @@ class Delivery:
         "handler",
         "job_id",
         "live",
+        "progress",
         "queue",
         "started_at",
         "stop",
@@ -59,6 +60,8 @@ class Delivery:
         self.claimed_at = claimed_at
         self.started_at = 0.0
         self.stop: Stop | None = None
+        self.progress: tuple[float | None, str | None] | None = None
+        """What the handler last said with `ctx.progress(...)`."""
         self.finished = False
         self.followups: list[Followup] | None = None
         """Against a peer 0.3 owner: the jobs to enqueue before the ack; None: not known yet."""
@@ -89,8 +92,11 @@ class Delivery:
 
     def alive(self) -> LiveDelivery:
         if self.live is None:
-            self.live = LiveDelivery()
+            self.live = LiveDelivery(on_progress=self._progressed)
         return self.live
+
+    def _progressed(self, fraction: float | None, note: str | None) -> None:
+        self.progress = (fraction, note)  # one assignment: handlers in threads call this too
 
     def limit(self, seconds: float) -> None:
         """Brings the handler's deadline to `seconds` from now, unless it is nearer already."""
@@ -100,6 +106,10 @@ class Delivery:
 
     @property
     def label(self) -> str:
-        """For people: queue, job, and what runs it."""
-        name = self.handler.label if self.handler is not None else "?"
-        return f"{self.queue} {self.job_id} ({name})"
+        """For people: queue, job, what runs it, and how far it says it is."""
+        said = [self.handler.label if self.handler is not None else "?"]
+        if self.progress is not None:
+            fraction, note = self.progress
+            said += [] if fraction is None else [f"{fraction:.0%}"]
+            said += [] if note is None else [note]
+        return f"{self.queue} {self.job_id} ({', '.join(said)})"

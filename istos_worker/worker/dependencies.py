@@ -137,6 +137,8 @@ def _compile(function: Callable[..., Any], supplied: int | None, overrides: Over
             left -= 1
         elif supplied is not None:
             _check_supplied(function, parameter)
+    if supplied and left and not _takes_any_number(function, parameters):
+        raise TypeError(f"{_name(function)} has no positional parameter for its job")
     return Plan(
         function=function,
         name=_name(function),
@@ -145,6 +147,12 @@ def _compile(function: Callable[..., Any], supplied: int | None, overrides: Over
         needs=tuple(needs),
         supplied=supplied,
     )
+
+
+def _takes_any_number(function: Callable[..., Any], parameters: list[inspect.Parameter]) -> bool:
+    if any(each.kind is each.VAR_POSITIONAL for each in parameters):
+        return True
+    return not parameters and not hasattr(function, "__code__")  # a builtin without a signature
 
 
 def _node(marker: Dependency, overrides: Overrides, chain: tuple[Callable[..., Any], ...]) -> _Node:

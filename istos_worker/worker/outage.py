@@ -77,8 +77,8 @@ class Outage:
     def _set_connected(self, connected: bool) -> None:
         if self._statistics.connected is not connected:
             self._statistics.connected = connected
-            if self._on_change is not None:
-                self._on_change()
+            if self._on_change is not None:  # from the loop, like every other change
+                asyncio.get_running_loop().call_soon(self._on_change)
 
     def pause_s(self) -> float:
         first, longest = (

@@ -23,6 +23,7 @@ from istos_worker.worker.slots import Slots
 log = logging.getLogger(__name__)
 _GATHER_S = 0.003
 _SOON_S = 0.005
+_LEAVING_S = 0.5
 _MAX_CLAIM = 1000
 _MAX_BATCH = 1000
 
@@ -128,7 +129,7 @@ class SettlePump:
             return not self._gate.open
         if not self._gate.open:
             return self._numbers.unanswered
-        return self._slots.free > 0 and self._claim_due()
+        return self._numbers.unanswered or (self._slots.free > 0 and self._claim_due())
 
     def _outcomes_due(self) -> bool:
         if not self._gate.open or not self._slots.is_fed() or len(self._outbox) >= self._most:
@@ -171,7 +172,8 @@ class SettlePump:
         batch = self._outbox.next_batch(self._most)
         claims = 0
         if self._parked is None and self._gate.open:
-            claims = min(self._slots.wanted(), _MAX_CLAIM)
+            # A claim whose reply was lost is repeated whether or not a slot is free: it may have brought jobs.
+            claims = min(max(self._slots.wanted(), self._numbers.unanswered), _MAX_CLAIM)
         payload = orjson.dumps(
             {"outcomes": [as_wire(d.job_id, d.attempt, d.fence, outcome) for d, outcome in batch]}
         )
@@ -202,7 +204,7 @@ class SettlePump:
 
     def _park(self) -> None:
         wait_s = self._settings.wait_s
-        params = self._claim_params(min(self._slots.wanted(), _MAX_CLAIM), wait_s)
+        params = self._claim_params(min(max(self._slots.wanted(), 1), _MAX_CLAIM), wait_s)
         timeout_s = wait_s + self._settings.request_timeout_s
         self._parked = self._link.send("claim", params, timeout_s=timeout_s)
         self._parked.add_done_callback(self._on_claimed)
@@ -230,14 +232,18 @@ class SettlePump:
         if parked is None:
             return
         params = f"n=0;seq={self._numbers.supersede()};{self._static}"
+        # An idle worker that is to leave does not wait for an owner that is stuck: what its claim may bring
+        # goes back when its token is gone.
+        is_leaving = self._gate.draining and self._slots.idle
         try:
-            await self._link.ask("claim", params)
+            async with asyncio.timeout(_LEAVING_S if is_leaving else self._settings.request_timeout_s):
+                await self._link.ask("claim", params)
+                await asyncio.wait((parked,))
+        except TimeoutError:
+            log.debug("the parked claim of %s was not answered after its withdrawal", self._settings.prefix)
         except IstosError as refused:
             raise refusal(refused) from refused
         if self._parked is parked:
-            await asyncio.wait((parked,), timeout=self._settings.request_timeout_s)
-        if self._parked is parked:  # an owner that does not supersede: its answer will come by itself
-            log.debug("the parked claim of %s was not answered after its withdrawal", self._settings.prefix)
             parked.remove_done_callback(self._on_claimed)
             self._parked = None
         self._numbers.unanswered = False

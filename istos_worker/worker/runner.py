@@ -23,6 +23,7 @@ from istos_worker.worker.outcomes import NULL, Acked, Failed, Forgotten, GaveUp,
 log = logging.getLogger(__name__)
 _OWN_FOLDER = str(Path(__file__).parent)
 _UNKNOWN_TASK_PAUSE_S = 1.0
+_LONGEST_ERROR = 16_000
 
 
 class Call(NamedTuple):
@@ -189,6 +190,8 @@ def error_text(failure: BaseException) -> str:
     except Exception:  # an exception class of the user's whose __str__ fails
         text = "(no message: its __str__ raises)"
     text = text.encode(errors="backslashreplace").decode()
+    if len(text) > _LONGEST_ERROR:
+        text = f"{text[:_LONGEST_ERROR]}... ({len(text)} characters)"
     return f"{type(failure).__name__}: {text}" if text else type(failure).__name__
 
 

@@ -362,6 +362,23 @@ async def test_the_current_job_is_known_to_the_code_it_calls_and_to_its_logs(
     assert (record.job_id, record.correlation_id) == (job_id, "c-7")  # type: ignore[attr-defined]
 
 
+async def test_a_job_says_how_far_it_is() -> None:
+    house = House()
+    said, finish = asyncio.Event(), asyncio.Event()
+
+    async def work(job: Any, ctx: JobContext) -> None:
+        ctx.progress(0.4, "parsing")
+        said.set()
+        await finish.wait()
+
+    async with house.working(work) as worker:
+        job_id = house.enqueue()
+        await said.wait()
+        assert worker.labels() == [f"{QUEUE} {job_id} (work, 40%, parsing)"]
+        finish.set()
+        await house.ended(job_id)
+
+
 async def test_middleware_goes_around_the_handler_in_order() -> None:
     house = House()
     steps: list[str] = []

@@ -167,6 +167,16 @@ def test_a_parameter_that_nothing_supplies_is_named_at_registration(keyword_only
         compile_plan(keyword if keyword_only else positional)
 
 
+def test_a_handler_that_takes_no_job_is_named_at_registration() -> None:
+    async def nothing(*, ctx: Any) -> None: ...
+
+    async def anything(*jobs: Any) -> None: ...
+
+    with pytest.raises(TypeError, match="nothing has no positional parameter for its job"):
+        compile_plan(nothing)
+    assert compile_plan(anything).is_async
+
+
 def test_a_generator_is_no_handler() -> None:
     async def handler(job: str) -> AsyncIterator[int]:
         yield 1

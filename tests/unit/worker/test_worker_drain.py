@@ -171,6 +171,29 @@ async def test_what_is_claimed_ahead_is_handed_back_when_the_drain_begins() -> N
     assert {house.job(each).attempts for each in jobs[2:]} == {0}
 
 
+async def test_an_idle_worker_does_not_wait_for_an_owner_that_is_stuck() -> None:
+    house = House()
+
+    class Stuck:
+        subscribe = staticmethod(house.mesh.subscribe)
+        declare_token = staticmethod(house.mesh.declare_token)
+        is_stuck = False
+
+        def ask(self, key: str, params: str = "", **rest: Any) -> asyncio.Future[bytes | None]:
+            if self.is_stuck:
+                return asyncio.get_running_loop().create_future()
+            return house.mesh.ask(key, params, **rest)
+
+    mesh = Stuck()
+    async with house.working(nothing, session=mesh) as worker:
+        await house.until(lambda: house.verbs().count("claim") == 2)
+        mesh.is_stuck = True
+        begun = time.monotonic()
+        await worker.drain(25)
+
+    assert time.monotonic() - begun < 1
+
+
 async def test_stop_may_be_called_any_number_of_times_and_before_start() -> None:
     house = House()
     worker = house.worker(nothing)

@@ -117,6 +117,9 @@ class Group:
     def alive(self) -> bool:
         return all(leader.poll() is None for leader in self.leaders)
 
+    def ended(self) -> bool:
+        return all(leader.poll() is not None for leader in self.leaders)
+
     def terminate(self) -> None:
         for leader in self.leaders:
             if leader.poll() is None:

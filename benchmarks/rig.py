@@ -19,6 +19,7 @@ from benchmarks.systems import Fleet, System, Way
 _PRODUCER_S = 300.0
 _LATE_DUPLICATES_S = 0.3
 _START_S = 15.0
+_DEAD_S = 1.0
 _WARM_JOBS = 64
 
 
@@ -35,6 +36,7 @@ class Rig:
         self._folder = folder
         self._fast = fast
         self._site = Site()
+        self._fleet: Group | None = None
 
     def reset(self) -> None:
         """An empty broker and no records."""
@@ -55,7 +57,8 @@ class Rig:
             folder=str(self._folder),
         )
         commands = self.system.commands(self.system.venv, start)
-        return Group(commands, env=self._env(env), cwd=ROOT, log=self._folder / "fleet.log")
+        self._fleet = Group(commands, env=self._env(env), cwd=ROOT, log=self._folder / "fleet.log")
+        return self._fleet
 
     def produce(self, *arguments: object) -> dict[str, float]:
         with self.producing(*arguments) as producer:
@@ -97,7 +100,8 @@ class Rig:
     def wait_for(self, jobs: int) -> None:
         """Until so many jobs have recorded something, or nothing happens any more.
 
-        Raises Unfinished when the plan's time is up while jobs still come.
+        Raises Unfinished when the plan's time is up while jobs still come, RuntimeError when nobody is left who
+        could run one.
         """
         begun = moved = time.monotonic()
         seen = 0
@@ -108,6 +112,8 @@ class Rig:
                 seen, moved = count, now
             if now - moved > self.plan.stall_s:
                 return
+            if now - moved > _DEAD_S and self._fleet is not None and self._fleet.ended():
+                raise RuntimeError(f"the fleet ended by itself after {seen} of {jobs} jobs")
             if now - begun > self.plan.cap_s:
                 raise Unfinished(f"{seen} of {jobs} jobs within {self.plan.cap_s:.0f} s")
         time.sleep(_LATE_DUPLICATES_S)

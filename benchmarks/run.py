@@ -142,7 +142,7 @@ def _sample(phase: Phase, rig: Rig, repeat: int) -> Sample:
         measured = phase.run(rig)
         made = replace(
             made,
-            figures=measured.figures,
+            figures={} if measured.lost and not phase.fault else measured.figures,
             lost=measured.lost,
             duplicated=measured.duplicated,
             notes=measured.notes,

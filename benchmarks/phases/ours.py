@@ -69,6 +69,8 @@ def backlog(rig: Rig) -> Measured:
     for size in rig.plan.backlogs:
         figures[f"backlog_{size}_us"], count = _backlog(rig, max(20, int(size * rig.plan.scale)))
         total += count
+    if total.lost:
+        return Measured(lost=total.lost, duplicated=total.duplicated)
     least, most = min(rig.plan.backlogs), max(rig.plan.backlogs)
     figures["backlog_ratio"] = figures[f"backlog_{most}_us"] / figures[f"backlog_{least}_us"]
     return Measured(figures=figures, lost=total.lost, duplicated=total.duplicated)

@@ -9,7 +9,6 @@ from istos_worker.queue.ledger import Ledger
 from istos_worker.queue.parking import ParkedClaim, ParkedClaims
 from istos_worker.queue.ready import Picker
 from istos_worker.queue.records import (
-    LEASED,
     PARKED,
     ClaimRequest,
     Delivery,
@@ -64,7 +63,7 @@ class Claims:
         return [
             delivery
             for delivery in holder.granted
-            if delivery.job.state == LEASED and delivery.job.fence == delivery.fence
+            if delivery.job.holder is holder and delivery.job.fence == delivery.fence
         ]
 
     def _take(self, request: ClaimRequest, holder: Holder | None, now: Instant) -> list[Delivery]:

@@ -41,7 +41,7 @@ _NAMED: Final = (
 def encode_job(job: Job) -> bytes:
     holder = job.holder
     extras = _extras(job)
-    if extras is None and holder is None and not job.attempts and not job.not_before:
+    if extras is None and holder is None and not job.fence and not job.not_before:
         return _dumps((FORMAT, job.state, job.id, job.max_attempts, job.priority, job.enqueued_at))
     common = (
         FORMAT,

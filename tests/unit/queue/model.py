@@ -87,6 +87,7 @@ class Model:
 
     def lease(self, job: ModelJob, worker: str | None, fence: int, mono: float, wall: float) -> None:
         job.state = "leased"
+        job.expires = None
         job.attempts += 1
         job.fence = fence
         job.worker = worker

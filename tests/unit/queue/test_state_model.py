@@ -60,7 +60,7 @@ class Queue(RuleBasedStateMachine):
         self.state.loaded(self.now)
         self.parked: dict[FakeWaiter, tuple[ClaimRequest, float]] = {}
         self.seen: list[JobRef] = []
-        self.highest_fence = 0
+        self.highest_fence = self.kept_fence = 0
         self.claim_seqs = {"a": 0, "b": 0, "c": 0}
         self.order = 0
 
@@ -407,6 +407,7 @@ class Queue(RuleBasedStateMachine):
             self.medium.write(batch)
         self.uncommitted = []
         self.kept = self.model.commit()
+        self.kept_fence = self.highest_fence
 
     @rule(commits=st.booleans(), down=st.sampled_from([0.0, 2.0, 30.0]))
     def owner_is_killed(self, commits: bool, down: float) -> None:
@@ -414,6 +415,7 @@ class Queue(RuleBasedStateMachine):
             self.commit()
         self.uncommitted = []
         self.parked = {}
+        self.highest_fence = self.kept_fence  # nobody was told of the others
         self.mono += down
         self.wall += down
         self.model = copy.deepcopy(self.kept)

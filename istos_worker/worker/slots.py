@@ -24,6 +24,7 @@ from istos_worker.worker.threads import SlotThreads
 log = logging.getLogger(__name__)
 _STUBBORN_S = 5.0
 _YOUNG_S = 0.05
+_LATE_S = 0.02
 
 
 class Slots:
@@ -260,14 +261,17 @@ class Slots:
 
     def _plan_overdue_check(self) -> None:
         if self._overdue_check is None:
-            self._overdue_check = self._loop.call_later(_YOUNG_S, self._release_overdue)
+            due = self._loop.time() + _YOUNG_S
+            self._overdue_check = self._loop.call_at(due, self._release_overdue, due)
 
-    def _release_overdue(self) -> None:
+    def _release_overdue(self, due: float) -> None:
         self._overdue_check = None
-        if self.release_waiting(_YOUNG_S):
-            self._prefetch.overrated()
-        else:
-            self._prefetch.proved()
+        # When something has blocked the loop, the jobs waited for that, and their slots may be free right now.
+        if self._loop.time() - due < _LATE_S:
+            if self.release_waiting(_YOUNG_S):
+                self._prefetch.overrated()
+            else:
+                self._prefetch.proved()
         if self._waiting:
             self._plan_overdue_check()
 

@@ -25,7 +25,7 @@ def run_fleet(options: Options, plan: Plan, runtime: RuntimeDir) -> int:
     from supervisor.main import run
 
     with configure_logs(process="supervisor", **plan.log.named()), _reloader(options):
-        log.info("%d workers of %s; %s", plan.procs, ", ".join(plan.targets), _arithmetic(options, plan))
+        log.info("workers: %d, of %s; %s", plan.procs, ", ".join(plan.targets), _arithmetic(options, plan))
         return run(settings_of(options, plan, runtime), FleetHooks(runtime.figures))
 
 

@@ -162,7 +162,8 @@ class Application:
         )
 
     def worker_network(self) -> ZenohSettings:
-        """With an owner in the fleet, its workers also connect to that; `--listen` is then the owner's."""
+        """Where --connect says. With an owner in the fleet its workers are that owner's clients: one connection
+        each, instead of one to every other process, and what they ask of other queues goes by way of it."""
         network = self._network()
         if self.plan.owner_endpoint is None:
             return _sharing_ports(network) if network.listen and self.plan.procs > 1 else network
@@ -174,8 +175,8 @@ class Application:
         }
         return replace(
             network,
-            mode=network.mode or "peer",
-            scouting=network.effective_scouting,
+            mode=network.mode or "client",
+            scouting=network.effective_scouting if network.mode == "peer" else "off",
             listen=(),
             connect=(),
             extra=_over(network.extra, {"connect": connect}),

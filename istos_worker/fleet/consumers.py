@@ -107,14 +107,6 @@ class Consumers:
     def figures(self) -> dict[str, QueueFigures]:
         return {prefix: _figures_of(worker) for prefix, worker in self._workers.items()}
 
-    def trouble(self) -> dict[str, str | None]:
-        """Queues whose owner is not reachable, and why."""
-        return {
-            prefix: worker.statistics.last_error
-            for prefix, worker in self._workers.items()
-            if not worker.statistics.connected
-        }
-
 
 def _figures_of(worker: Worker) -> QueueFigures:
     now = worker.statistics

@@ -28,7 +28,6 @@ from supervisor.orders import Drain, HandBack, Message, Order, Orphaned, Quiet, 
 log = logging.getLogger(__name__)
 
 FIGURES_EVERY_S = 1.0
-LOOKS_BEFORE_AWAY = 3
 LONGEST_PAUSE_S = 5.0
 
 
@@ -183,13 +182,11 @@ class WorkerProcess:
         )
 
     async def _keep_figures(self, consumers: Consumers) -> None:
-        """Once a second: figures for /metrics, the news that owners are away or back, the title."""
-        watch = OwnerWatch()
+        """Once a second: figures for /metrics and the board, also when nothing happens."""
         while True:
             await asyncio.sleep(FIGURES_EVERY_S)
             self._report()
             self._keep(consumers)
-            watch.look(consumers.trouble())
 
     def _keep(self, consumers: Consumers) -> None:
         figures = consumers.figures()
@@ -205,22 +202,3 @@ class WorkerProcess:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-
-class OwnerWatch:
-    """Says once that the owner of a queue is away, and once that it is back."""
-
-    def __init__(self) -> None:
-        self._away: dict[str, int] = {}
-
-    def look(self, trouble: dict[str, str | None]) -> None:
-        """`trouble`: queues whose owner is not reachable now, and why. Called once a second."""
-        for prefix, why in trouble.items():
-            looks = self._away[prefix] = self._away.get(prefix, 0) + 1
-            if looks == LOOKS_BEFORE_AWAY:
-                log.warning(
-                    "the owner of %s is not reachable, will keep trying: %s", prefix, why or "no answer"
-                )
-        for prefix in [prefix for prefix in self._away if prefix not in trouble]:
-            if self._away.pop(prefix) >= LOOKS_BEFORE_AWAY:
-                log.info("the owner of %s is back", prefix)

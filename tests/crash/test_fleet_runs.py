@@ -16,6 +16,7 @@ import pytest
 from istos_worker.client import Client
 from supervisor.control_client import ask
 from tests.fixtures.fleets import Fleets, RunningFleet, titles
+from tests.fixtures.owners import Owners
 from tests.fixtures.programs import LONG_S
 
 pytestmark = pytest.mark.crash
@@ -258,7 +259,7 @@ def test_an_owner_that_is_away_is_no_failure(fleet: Fleets) -> None:
     fleet.write("app", APP)
     workers = fleet.start("app", "--procs", "1")
     workers.until(lambda: [one for one in workers.workers() if one["stage"] == "ready"], "ready worker")
-    workers.says("is not reachable")
+    workers.says("not consuming")
     assert workers.ready_workers() == []
 
     owner = fleet.start("app", "--embedded", "--data", ":memory:", "--procs", "1")
@@ -304,3 +305,37 @@ def test_json_logs_parse_and_carry_the_job(fleet: Fleets) -> None:
     of_jobs = [line for line in lines if line["message"].startswith("working on")]
     assert len(of_jobs) == 40
     assert all(line["job_id"] and line["queue"] == "jobs/a" for line in of_jobs)
+
+
+RELAY = """
+from istos_worker import App
+
+app = App()
+app.queue("jobs/relay", keep_results=True)
+
+
+@app.worker("jobs/relay")
+async def relay(job):
+    return await app.enqueue("other/queue", job, timeout_s=30)
+"""
+
+
+def test_a_handler_reaches_queues_of_other_owners_also_after_its_own_owner_died(
+    fleet: Fleets, owner: Owners
+) -> None:
+    owner.start("other/queue")
+    fleet.write("app", RELAY)
+    program = fleet.start("app", "--embedded", "--data", "data", "--procs", "1")
+    program.until_serving(1)
+
+    async def relay_one(client: Client) -> str:
+        job_id = await client.enqueue("jobs/relay", "hello", timeout_s=LONG_S)
+        ended = await client.result("jobs/relay", job_id, wait_s=LONG_S, timeout_s=LONG_S)
+        assert ended["state"] == "done", ended
+        found = await client.result("other/queue", ended["result"], timeout_s=LONG_S)
+        return found["state"]
+
+    assert asyncio.run(with_client(fleet, relay_one)) == "ready"
+    program.owner_process().kill()
+    assert asyncio.run(with_client(fleet, relay_one)) == "ready"
+    assert program.stop() == 0

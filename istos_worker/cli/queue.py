@@ -37,10 +37,11 @@ for command in (serve, enqueue, result, stats, workers, dead, cancel, pause, res
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     words = list(sys.argv[1:] if arguments is None else arguments)
     _hide_secrets(words)
-    sys.exit(_run(words))
+    sys.exit(run(words))
 
 
-def _run(words: Sequence[str]) -> int:
+def run(words: Sequence[str]) -> int:
+    """The exit code."""
     try:
         code = queue.main(list(words), prog_name=PROGRAM, standalone_mode=False)
     except click.ClickException as wrong:

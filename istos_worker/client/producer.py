@@ -314,7 +314,8 @@ _ALONE = frozenset(("unique_key", "schedule", "tick"))
 def _job_params(**named: Any) -> Params:
     if named.get("delay", 0) < 0:
         raise BadRequestError(f"delay_s must not be negative, got {named['delay']!r}")
-    return tuple((name, value) for name, value in named.items() if value not in (None, 0))
+    unset = {"priority": 0, "delay": 0}
+    return tuple((name, value) for name, value in named.items() if value != unset.get(name))
 
 
 def _batches(

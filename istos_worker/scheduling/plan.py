@@ -16,7 +16,6 @@ from istos_worker.queue.schedule import CatchUp, Every, tick_name, tick_time, ti
 if TYPE_CHECKING:
     from istos_worker.client.bodies import Serializes
 
-_MOMENT = timedelta(milliseconds=1)
 _LOCAL_ZONE_FILE = "/etc/localtime"
 
 
@@ -47,7 +46,9 @@ class Schedule:
         assert self.every_s is not None
         # An interval goes on from the last tick, whoever fired it; a new one begins after its delay.
         first = started + timedelta(seconds=self.initial_delay_s) if last is None else tick_time(last)
-        return Every(every_s=self.every_s, anchor=first.timestamp()), first - _MOMENT
+        return Every(every_s=self.every_s, anchor=first.timestamp()), first - timedelta(
+            seconds=self.every_s / 2
+        )
 
     def preview(self, count: int = 5, *, after: datetime | None = None) -> list[datetime]:
         """The next times it is due, as if it began now (or at `after`)."""

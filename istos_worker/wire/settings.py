@@ -160,8 +160,8 @@ def settings_from_env(env: Mapping[str, str]) -> ZenohSettings:
     extra = _json_object(known.get("ADDITIONAL_CONFIG"), "ADDITIONAL_CONFIG")
     return ZenohSettings(
         mode=known.get("MODE"),  # type: ignore[arg-type]  # checked in __post_init__
-        connect=_endpoints(known.get("CONNECT_ENDPOINTS", "")),
-        listen=_endpoints(known.get("LISTEN_ENDPOINTS", "")),
+        connect=_endpoints(known, "CONNECT_ENDPOINTS"),
+        listen=_endpoints(known, "LISTEN_ENDPOINTS"),
         scouting=scouting,
         username=known.get("USERNAME"),
         password=known.get("PASSWORD"),
@@ -204,12 +204,16 @@ def _tls(known: Mapping[str, str]) -> dict[str, Any]:
     return tls
 
 
-def _endpoints(text: str) -> tuple[str, ...]:
-    stripped = text.strip()
-    if stripped.startswith("["):
-        listed: Sequence[Any] = orjson.loads(stripped)
-        return tuple(str(endpoint) for endpoint in listed)
-    return tuple(part.strip() for part in stripped.split(",") if part.strip())
+def _endpoints(known: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """A JSON array, or text separated by commas."""
+    text = known.get(name, "").strip()
+    if not text.startswith("["):
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    try:
+        listed: Sequence[Any] = orjson.loads(text)
+    except orjson.JSONDecodeError as broken:
+        raise ValueError(f"{_PREFIX}{name} is not JSON: {broken}") from broken
+    return tuple(str(endpoint) for endpoint in listed)
 
 
 def _json_object(text: str | None, name: str) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class Berth:
 class Inherited:
     """Descriptors and facts an exec'd process finds in its environment."""
 
-    link_fd: int
+    link_fd: int = -1
     board_fd: int
     lifeline_fd: int
     stacks_fd: int = -1

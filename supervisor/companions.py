@@ -6,36 +6,33 @@ import contextlib
 import logging
 import os
 import signal
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from supervisor import restart
-from supervisor.berth import Berth, Inherited
 from supervisor.exits import Exit, ExitCode
 from supervisor.ground import Ground
 from supervisor.orders import Drain, HandBack, Message, Order, to_wire
+from supervisor.places import companion_place
 from supervisor.restart import SlotHistory
 from supervisor.settings import Companion
-from supervisor.spawn import spawn
+from supervisor.spawn import Started, start
 from supervisor.stack_pipe import StackPipe
 from supervisor.verdict import Verdict
 from supervisor.wire import Channel
 
 log = logging.getLogger(__name__)
 
-COMPANION_CELL = 0
 _ASKED_BY_SIGNAL_S = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Keeper:
-    """`lifeline_fd`: end-of-file there says that no worker is left."""
+    """`conclude` is told when it is no use to go on."""
 
     ground: Ground
     companion: Companion
-    lifeline_fd: int
     conclude: Callable[[Verdict], None]
     pid: int | None = None
     ready: bool = False
@@ -55,6 +52,12 @@ class Keeper:
     def was_ready(self) -> bool:
         """Workers may start: it has been ready once (later they outlive its restarts)."""
         return self._ready_at is not None
+
+    def adopt_first(self, first: Started | OSError) -> None:
+        if isinstance(first, OSError):
+            self._unborn(first, self.ground.loop.time())
+        else:
+            self._adopt(first)
 
     def step(self, now: float) -> None:
         if self.pid is None and not self._stopping and now >= self._history.not_before:
@@ -123,11 +126,15 @@ class Keeper:
         return True
 
     def _died(self, exit_: Exit, now: float) -> None:
-        title, policy = self.companion.title, self.ground.settings.restarts
+        title = self.companion.title
         log.error(
             "%s gone: pid %s, %s", title, self.pid, exit_, extra={"worker_pid": self.pid, "exit": str(exit_)}
         )
         ready_for_s = now - self._ready_at if self.ready and self._ready_at is not None else None
+        self._count_death(ready_for_s, now)
+
+    def _count_death(self, ready_for_s: float | None, now: float) -> None:
+        title, policy = self.companion.title, self.ground.settings.restarts
         self._history = restart.after_death(self._history, ready_for_s=ready_for_s, now=now, policy=policy)
         if restart.crash_looped(self._history, policy):
             self.conclude(Verdict(exit_code=ExitCode.CRASH_LOOP, reason=f"{title} crashes in a loop"))
@@ -135,53 +142,32 @@ class Keeper:
             self.conclude(Verdict(exit_code=ExitCode.NO_BOOT, reason=f"{title} does not become ready"))
 
     def _start(self, now: float) -> None:
-        ours, theirs = socket.socketpair()
-        stacks = StackPipe(self.ground.loop, who=self.companion.title)
-        with theirs:
-            try:
-                pid = spawn(self.companion.command, self._inheritance(theirs, stacks))
-            except OSError as error:
-                ours.close()
-                stacks.close()
-                self._died_unborn(error, now)
-                return
-        stacks.handed_over()
-        self._channel = Channel(ours, on_message=self._heard, on_eof=self.ground.wake)
-        self._channel.attach(self.ground.loop)
-        self.pid, self._stacks, self._started_at = pid, stacks, now
+        companion, firstborn = self.companion, self.ground.firstborn
+        place = companion_place(
+            self.ground.settings,
+            title=companion.title,
+            start=self.starts + 1,
+            board_fd=firstborn.board.fd,
+            lifeline_fd=firstborn.lifeline_read_fd,
+        )
+        try:
+            self._adopt(start(companion.command, place))
+        except OSError as error:
+            self._unborn(error, now)
+
+    def _adopt(self, started: Started) -> None:
+        loop, title = self.ground.loop, self.companion.title
+        self._channel = Channel(started.link, on_message=self._heard, on_eof=self.ground.wake)
+        self._channel.attach(loop)
+        self._stacks = StackPipe(loop, started.stacks_fd, who=title)
+        self.pid, self._started_at = started.pid, started.at
         self.starts += 1
-        log.info("%s started", self.companion.title, extra={"worker_pid": pid})
+        log.info("%s started", title, extra={"worker_pid": started.pid})
 
-    def _died_unborn(self, error: OSError, now: float) -> None:
-        log.error("%s could not be started: %s", self.companion.title, error)
-        policy = self.ground.settings.restarts
-        self._history = restart.after_death(self._history, ready_for_s=None, now=now, policy=policy)
-        if restart.boots_exhausted(self._history, policy):
-            reason = f"{self.companion.title} cannot be started"
-            self.conclude(Verdict(exit_code=ExitCode.NO_BOOT, reason=reason))
-
-    def _inheritance(self, link: socket.socket, stacks: StackPipe) -> Inherited:
-        ground = self.ground
-        berth = Berth(
-            slot=0,
-            count=1,
-            generation=self.starts + 1,
-            cell=COMPANION_CELL,
-            supervisor_pid=ground.pid,
-            name=ground.settings.name,
-            role=self.companion.title,
-            drain_s=ground.settings.timeouts.drain_s,
-            stall_s=None,
-        )
-        return Inherited(
-            link_fd=link.fileno(),
-            board_fd=ground.board.fd,
-            lifeline_fd=self.lifeline_fd,
-            stacks_fd=stacks.write_fd,
-            supervisor_pid=ground.pid,
-            name=ground.settings.name,
-            berth=berth.to_wire(),
-        )
+    def _unborn(self, error: OSError, now: float) -> None:
+        title = self.companion.title
+        log.error("%s could not be started: %s", title, error)
+        self._count_death(None, now)
 
     def _heard(self, message: dict[str, Any]) -> None:
         match message:

@@ -20,6 +20,7 @@ from supervisor.ground import Ground
 from supervisor.ledger import Ledger
 from supervisor.mourning import Mourning
 from supervisor.orders import Quiet, Resume
+from supervisor.spawn import stack_pipe
 from supervisor.stack_pipe import StackPipe
 from supervisor.verdict import Verdict
 from supervisor.wire import Channel
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 
 _DEAF_FOR_S = 2.0
 _GROUP_SIGNAL_S = 0.3
+_UNBORN_AT_MOST = 32
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,46 +85,49 @@ class Crew:
         zygote = self.generations.loaded(self.trusted)
         if zygote is None:
             return
-        for slot in empty:
+        # The zygote's socket holds some two hundred orders; what it has forked wakes us for the rest.
+        unborn = sum(worker.pid is None for worker in self.workers)
+        for slot in empty[: max(_UNBORN_AT_MOST - unborn, 0)]:
             self.spawn(slot, zygote, now=now)
 
     def spawn(
         self, slot: int, zygote: Zygote, *, now: float, replaces: Worker | None = None
     ) -> Worker | None:
         """A fork is ordered; None if the zygote cannot be asked."""
-        worker, theirs = self._conceive(slot, zygote, now)
-        worker.replaces = replaces
-        with theirs:
-            try:
-                berth = self._berth(worker).to_wire()
-                self.generations.fork(zygote, worker.serial, berth, [theirs.fileno(), worker.stacks.write_fd])
-            except OSError as error:
-                self._not_born(worker, f"the zygote could not be asked to fork: {error}")
-                return None
-        worker.stacks.handed_over()
+        ours, theirs = socket.socketpair()
+        stacks_read, stacks_write = stack_pipe()
+        worker = self._conceive(slot, zygote, ours, stacks_read)
+        worker.ordered_at, worker.replaces = now, replaces
+        try:
+            berth = self._berth(worker).to_wire()
+            self.generations.fork(zygote, worker.serial, berth, [theirs.fileno(), stacks_write])
+        except OSError as error:
+            self._not_born(worker, f"the zygote could not be asked to fork: {error}")
+            return None
+        finally:
+            theirs.close()
+            os.close(stacks_write)
         worker.channel.attach(self.ground.loop)
         if self.quiet:
             worker.tell(Quiet())
         self.workers.append(worker)
         return worker
 
-    def _conceive(self, slot: int, zygote: Zygote, now: float) -> tuple[Worker, socket.socket]:
+    def _conceive(self, slot: int, zygote: Zygote, link: socket.socket, stacks_fd: int) -> Worker:
         self._serial += 1
         cell = self._free_cells.pop()
         self.ground.board.clear(cell)
-        ours, theirs = socket.socketpair()
         worker = Worker(
             serial=self._serial,
             slot=slot,
             cell=cell,
             zygote=zygote,
-            stacks=StackPipe(self.ground.loop, who=f"worker {slot} gen {zygote.generation}"),
-            ordered_at=now,
+            stacks=StackPipe(self.ground.loop, stacks_fd, who=f"worker {slot} gen {zygote.generation}"),
         )
         worker.channel = Channel(
-            ours, on_message=lambda message: self._heard(worker, message), on_eof=self.ground.wake
+            link, on_message=lambda message: self._heard(worker, message), on_eof=self.ground.wake
         )
-        return worker, theirs
+        return worker
 
     def retire(self, worker: Worker, reason: str) -> None:
         """It may finish what it works on, however long that takes."""
@@ -277,7 +282,9 @@ class Crew:
         self._count_death(worker, self.ground.loop.time())
 
     def _kill_after_stacks(self, worker: Worker, now: float, because: str) -> None:
-        if worker.stalled_at is None:
+        if worker.pid is None:
+            self.generations.give_up_on(worker.zygote, "does not fork")
+        elif worker.stalled_at is None:
             worker.stalled_at = now
             worker.ask_for_stacks()
         elif now - worker.stalled_at > 1.0:
@@ -289,7 +296,11 @@ class Crew:
             return
         if worker.deaf_since is None:
             worker.deaf_since = now
-        elif now - worker.deaf_since > _DEAF_FOR_S and worker.kill_at is None:
+        elif now - worker.deaf_since <= _DEAF_FOR_S:
+            return
+        elif reaper.is_zombie(worker.pid):
+            self.generations.give_up_on(worker.zygote, "does not reap")
+        elif worker.kill_at is None:
             log.error("worker %d closed its link, replacing it", worker.slot, extra={"slot": worker.slot})
             kill_at = now + self.ground.settings.timeouts.drain_s
             worker.drain(deadline_s=None, reason="closed its link", kill_at=kill_at)

@@ -6,16 +6,16 @@ import enum
 import logging
 import os
 import signal
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from supervisor.berth import Inherited
 from supervisor.exits import Exit, Signaled
+from supervisor.firstborn import FIRST_GENERATION
 from supervisor.ground import Ground
+from supervisor.places import zygote_place
 from supervisor.restart import delay_s
-from supervisor.spawn import spawn
+from supervisor.spawn import Started, start
 from supervisor.stack_pipe import StackPipe
 from supervisor.wire import Channel
 
@@ -64,10 +64,14 @@ class Generations:
     last: int = 0
     _restarts: dict[int, _Restart] = field(default_factory=dict)
 
-    def start_next(self, now: float) -> Zygote:
+    def adopt_first(self, started: Started) -> None:
+        self.last = FIRST_GENERATION
+        self._adopt(FIRST_GENERATION, started)
+
+    def start_next(self) -> Zygote:
         """A zygote of a new generation. Raises OSError."""
         self.last += 1
-        return self._start(self.last, now)
+        return self._start(self.last)
 
     def loaded(self, generation: int) -> Zygote | None:
         """The zygote that can fork workers of `generation` now."""
@@ -89,7 +93,7 @@ class Generations:
         restart.not_before = now + delay_s(restart.deaths + 1, self.ground.settings.restarts)
         restart.deaths += 1
         try:
-            self._start(generation, now)
+            self._start(generation)
         except OSError as error:
             log.error("zygote could not be started: %s", error, extra={"generation": generation})
 
@@ -101,6 +105,17 @@ class Generations:
     def take_failure(self, generation: int) -> str | None:
         """Why the zygote of `generation` could not import the application, told once."""
         return self.failures.pop(generation, None)
+
+    def forgive(self, gap_s: float) -> None:
+        for zygote in self.zygotes:
+            zygote.started_at += gap_s
+
+    def give_up_on(self, zygote: Zygote, why: str) -> None:
+        """It does not do its duty (stopped?): it is killed, its workers are adopted, another is started."""
+        log.error(
+            "zygote gen %d %s, killing it", zygote.generation, why, extra={"generation": zygote.generation}
+        )
+        self._kill(zygote)
 
     def check_import_time(self, now: float) -> None:
         limit_s = self.ground.settings.timeouts.boot_s
@@ -146,36 +161,32 @@ class Generations:
         if not zygote.channel.at_eof:
             zygote.channel.read_to_end()
 
-    def _start(self, generation: int, now: float) -> Zygote:
-        ground = self.ground
-        ours, theirs = socket.socketpair()
-        stacks = StackPipe(ground.loop, who=f"zygote gen {generation}")
-        with theirs:
-            try:
-                pid = spawn(ground.settings.zygote, self._inheritance(generation, theirs, stacks))
-            except OSError:
-                ours.close()
-                stacks.close()
-                raise
-        stacks.handed_over()
-        channel = Channel(ours, on_message=lambda message: self._heard(zygote, message), on_eof=ground.wake)
-        zygote = Zygote(generation=generation, pid=pid, channel=channel, stacks=stacks, started_at=now)
-        channel.attach(ground.loop)
-        self.zygotes.append(zygote)
-        log.info("zygote started", extra={"pid": pid, "generation": generation})
-        return zygote
-
-    def _inheritance(self, generation: int, link: socket.socket, stacks: StackPipe) -> Inherited:
-        ground = self.ground
-        return Inherited(
-            link_fd=link.fileno(),
-            board_fd=ground.board.fd,
-            lifeline_fd=ground.lifeline_fd,
-            stacks_fd=stacks.write_fd,
+    def _start(self, generation: int) -> Zygote:
+        settings, firstborn = self.ground.settings, self.ground.firstborn
+        place = zygote_place(
+            settings,
             generation=generation,
-            supervisor_pid=ground.pid,
-            name=ground.settings.name,
+            board_fd=firstborn.board.fd,
+            lifeline_fd=firstborn.lifeline_write_fd,
         )
+        return self._adopt(generation, start(settings.zygote, place))
+
+    def _adopt(self, generation: int, started: Started) -> Zygote:
+        loop = self.ground.loop
+        channel = Channel(
+            started.link, on_message=lambda message: self._heard(zygote, message), on_eof=self.ground.wake
+        )
+        zygote = Zygote(
+            generation=generation,
+            pid=started.pid,
+            channel=channel,
+            stacks=StackPipe(loop, started.stacks_fd, who=f"zygote gen {generation}"),
+            started_at=started.at,
+        )
+        channel.attach(loop)
+        self.zygotes.append(zygote)
+        log.info("zygote started", extra={"worker_pid": started.pid, "generation": generation})
+        return zygote
 
     def _heard(self, zygote: Zygote, message: dict[str, Any]) -> None:
         match message:

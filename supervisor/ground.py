@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from supervisor.board import Board
+from supervisor.firstborn import Firstborn
 from supervisor.settings import Settings
 
 
@@ -15,8 +16,11 @@ class Ground:
     """`wake` has the supervisor's loop take a step soon; `pid` is the supervisor's."""
 
     settings: Settings
-    board: Board
+    firstborn: Firstborn
     loop: asyncio.AbstractEventLoop
-    lifeline_fd: int
     pid: int
     wake: Callable[[], None]
+
+    @property
+    def board(self) -> Board:
+        return self.firstborn.board

@@ -7,7 +7,6 @@ import logging
 import os
 import select
 import threading
-import time
 
 _CLOSE_WITHIN_S = 1.0
 
@@ -89,22 +88,6 @@ class ShieldedHandler(logging.Handler):
                 select.select([], [self._fd], [])
             except OSError:
                 return  # closed, or a full disk: nobody can be told
-
-
-def say(text: str, fd: int = 2, *, within_s: float = 1.0) -> None:
-    """Print to people, once, waiting `within_s` at most for a pipe that is full."""
-    data = text.encode(errors="replace") + b"\n"
-    until = time.monotonic() + within_s
-    while data and time.monotonic() < until:
-        _, writable, _ = select.select([], [fd], [], max(until - time.monotonic(), 0))
-        if not writable:
-            return
-        try:
-            data = data[os.write(fd, data[: select.PIPE_BUF]) :]
-        except BlockingIOError:
-            continue
-        except OSError:
-            return
 
 
 def shield() -> ShieldedHandler | None:

@@ -1,30 +1,15 @@
-"""The supervisor itself: one loop over all its parts. `run` is the way in."""
+"""The way in. Imports little: the first processes are started before the supervisor loads its own parts."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
-import os
-import time
+from typing import TYPE_CHECKING
 
-from supervisor import early, logs, patience, prctl, reaper
-from supervisor.board import Board
-from supervisor.desk import Desk
-from supervisor.exits import ExitCode
-from supervisor.ground import Ground
-from supervisor.hooks import Hooks, PlainHooks
-from supervisor.ladder import Rung
-from supervisor.parts import assemble
-from supervisor.services import Refused, Services
+from supervisor import early
+from supervisor.firstborn import start_firstborn
 from supervisor.settings import Settings
-from supervisor.titles import set_title, supervisor_title
-from supervisor.verdict import Verdict
 
-log = logging.getLogger(__name__)
-
-_LOOK_EVERY_S = 1.0
-_AWAY_AT_MOST_S = 3.0
+if TYPE_CHECKING:
+    from supervisor.hooks import Hooks
 
 
 def run(settings: Settings, hooks: Hooks | None = None) -> int:
@@ -33,192 +18,8 @@ def run(settings: Settings, hooks: Hooks | None = None) -> int:
     The fleet's signals are left blocked: what is left for the process to do is to exit.
     """
     early.hold_signals()
-    handler = logs.shield()
-    try:
-        return asyncio.run(_supervise(settings, hooks or PlainHooks()))
-    finally:
-        if handler is not None:
-            handler.close()
+    firstborn = start_firstborn(settings)
 
+    from supervisor.supervising import supervise
 
-async def _supervise(settings: Settings, hooks: Hooks) -> int:
-    prctl.become_subreaper()
-    board = Board.create()
-    lifeline_read, lifeline_write = os.pipe()
-    wake = asyncio.Event()
-    ground = Ground(
-        settings=settings,
-        board=board,
-        loop=asyncio.get_running_loop(),
-        lifeline_fd=lifeline_write,
-        pid=os.getpid(),
-        wake=wake.set,
-    )
-    supervisor = Supervisor(ground, hooks, wake=wake, lifeline_fd=lifeline_read)
-    try:
-        return await supervisor.run()
-    finally:
-        os.close(lifeline_read)
-        os.close(lifeline_write)
-        board.close()
-
-
-class Supervisor:
-    """Level-triggered: events only wake it; each step looks at everything and does what is due."""
-
-    def __init__(self, ground: Ground, hooks: Hooks, *, wake: asyncio.Event, lifeline_fd: int) -> None:
-        parts = assemble(ground, hooks, lifeline_fd=lifeline_fd)
-        self._ground = ground
-        self._wake = wake
-        self._ledger = parts.ledger
-        self._post = parts.post
-        self._generations = parts.generations
-        self._crew = parts.crew
-        self._keeper = parts.keeper
-        self._recycler = parts.recycler
-        self._rolling = parts.rolling
-        self._reloading = parts.reloading
-        self._stalls = parts.stalls
-        self._stopping = parts.stopping
-        self._picture = parts.picture
-        self._desk = Desk(ground, parts)
-        self._services = Services(ground=ground, hooks=hooks, picture=parts.picture.take, commands=self._desk)
-        self._strays = reaper.Strays()
-        self._patience = patience.begin(time.monotonic(), patience.boottime())
-        self._title = ""
-
-    async def run(self) -> int:
-        self._desk.install_handlers()
-        try:
-            async with self._services:
-                return await self._until_gone()
-        except Refused as refusal:
-            logs.say(str(refusal))
-            return refusal.exit_code
-
-    async def _until_gone(self) -> int:
-        self._begin()
-        while True:
-            self._wake.clear()
-            try:
-                if self._step():
-                    return self._farewell()
-            except Exception:
-                log.exception("a step failed, will retry")
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._idle_for_s()):
-                    await self._wake.wait()
-
-    def _begin(self) -> None:
-        set_title(self._ground.settings.name, "supervisor [starting]")
-        try:
-            self._generations.start_next(time.monotonic())
-        except OSError as error:
-            text = f"the zygote could not be started: {error}"
-            self._ledger.conclude(Verdict(exit_code=ExitCode.UNEXPECTED, reason=text, text=text))
-
-    def _step(self) -> bool:
-        """True when everything is gone."""
-        now = time.monotonic()
-        self._look_at_clocks(now)
-        self._reap(now)
-        self._desk.obey()
-        if self._keeper is not None:
-            self._keeper.step(now)
-        self._crew.check_deadlines(now)
-        self._stalls.check(now, self._patience.awake_since)
-        if not self._stopping.under_way:
-            self._tend(now)
-        self._deliver()
-        self._conclude(now)
-        self._services.tell(self._picture.state)
-        self._show_title()
-        return self._stopping.under_way and self._stopping.step(now)
-
-    def _tend(self, now: float) -> None:
-        """What is done only while nobody has asked to stop."""
-        self._generations.check_import_time(now)
-        self._check_imports()
-        if self._keeper is None or self._keeper.was_ready:
-            if self._ledger.ever_ready or self._crew.wanted == 0:
-                self._generations.ensure(self._crew.trusted, now)
-            self._crew.fill(now)
-        self._recycler.measure(now)
-        self._reloading.step(now)
-        self._rolling.step(now)
-        needed = self._crew.generations_in_use() | self._reloading.needed_generations()
-        self._generations.dismiss_unneeded(needed)
-
-    def _deliver(self) -> None:
-        keeper = self._keeper
-        if keeper is not None and keeper.ready and keeper.companion.takes_messages:
-            self._post.deliver_to(keeper)
-        self._post.deliver_to(next(iter(self._crew.ready()), None))
-
-    def _idle_for_s(self) -> float:
-        now = time.monotonic()
-        moments = [now + _LOOK_EVERY_S, self._crew.next_deadline(now), self._stalls.next_deadline(now)]
-        moments.append(self._stopping.next_deadline(now))
-        if self._keeper is not None:
-            moments.append(self._keeper.next_deadline(now))
-        return max(min(moments) - now, 0.001)
-
-    def _look_at_clocks(self, now: float) -> None:
-        self._patience = patience.look(
-            self._patience, now=now, boottime=patience.boottime(), at_most_every_s=_AWAY_AT_MOST_S
-        )
-        slept_s = self._patience.slept_s
-        if slept_s > 0:
-            log.warning(
-                "this process was away for %.1f s, nobody is late", slept_s, extra={"slept_s": slept_s}
-            )
-            self._crew.forgive(slept_s)
-            self._stopping.forgive(slept_s)
-            if self._keeper is not None:
-                self._keeper.forgive(slept_s)
-
-    def _reap(self, now: float) -> None:
-        for reaped in reaper.reap_all():
-            if self._keeper is not None and self._keeper.exited(reaped.pid, reaped.exit):
-                self._post.take_back(self._keeper)
-            elif self._generations.exited(reaped.pid, reaped.exit) is None:
-                self._strays.add(reaped, now)
-        alive = self._generations.zygotes
-        self._crew.adopt_exits(lambda zygote: zygote not in alive, self._strays.kept)
-        self._strays.forget_old(now)
-
-    def _check_imports(self) -> None:
-        """At first start a failure is the end; later (a lost zygote) there may be workers to keep."""
-        failed = self._generations.take_failure(self._crew.trusted)
-        if failed is None:
-            return
-        reason = "the application could not be imported"
-        may_retry = self._generations.starts(self._crew.trusted) < self._ground.settings.restarts.boot_rounds
-        if self._ledger.ever_ready and (self._crew.workers or may_retry):
-            log.error("%s, will retry:\n%s", reason, failed)
-        else:
-            text = f"{failed}\n\n{reason}"
-            self._ledger.conclude(Verdict(exit_code=ExitCode.NO_IMPORT, reason=reason, text=text))
-
-    def _conclude(self, now: float) -> None:
-        if self._stopping.under_way:
-            return
-        if self._crew.all_finished():
-            self._ledger.conclude(Verdict(exit_code=ExitCode.DONE, reason="all work is done"))
-        if self._ledger.verdict is not None:
-            self._desk.end(Rung.DRAIN, self._ledger.verdict, now)
-
-    def _farewell(self) -> int:
-        early.hold_signals()  # closing the loop puts the defaults back: a late TERM must not kill us
-        verdict = self._stopping.verdict
-        assert verdict is not None
-        if verdict.text is not None:
-            logs.say(verdict.text)
-        log.info("stopped: %s", verdict.reason, extra={"exit_code": int(verdict.exit_code)})
-        return int(verdict.exit_code)
-
-    def _show_title(self) -> None:
-        title = supervisor_title(len(self._crew.ready()), self._crew.trusted)
-        if title != self._title:
-            self._title = title
-            set_title(self._ground.settings.name, title)
+    return supervise(settings, hooks, firstborn)

@@ -63,10 +63,12 @@ class Mourning:
 
     def _repeat_last_words(self, worker: Worker, obituary: Obituary) -> None:
         """Once for all workers that fail alike."""
-        words = worker.last_words
-        if words is not None and words not in self._told:
+        words, extra = worker.last_words, {"slot": worker.slot}
+        if words is not None and words in self._told:
+            log.error("worker %d failed as before: %s", worker.slot, words.rpartition("\n")[2], extra=extra)
+        elif words is not None:
             self._told.append(words)
-            log.error("worker %d failed:\n%s", worker.slot, words, extra={"slot": worker.slot})
+            log.error("worker %d failed:\n%s", worker.slot, words, extra=extra)
         worker.last_words = words or f"a worker {obituary.cause} before it was ready"
 
     def _tell_application(self, obituary: Obituary) -> None:

@@ -37,7 +37,7 @@ class Parts:
     picture: Picture
 
 
-def assemble(ground: Ground, hooks: Hooks, *, lifeline_fd: int) -> Parts:
+def assemble(ground: Ground, hooks: Hooks) -> Parts:
     settings = ground.settings
     ledger, post = Ledger(policy=settings.restarts), Post()
     mourning = Mourning(hooks=hooks, post=post, ledger=ledger, burst=settings.burst)
@@ -46,7 +46,7 @@ def assemble(ground: Ground, hooks: Hooks, *, lifeline_fd: int) -> Parts:
         ground=ground, generations=generations, mourning=mourning, ledger=ledger, wanted=settings.procs
     )
     generations.on_message = crew.zygote_says
-    keeper = _keeper(ground, ledger, lifeline_fd)
+    keeper = _keeper(ground, ledger)
     recycler = Recycler(crew=crew, recycling=settings.recycling)
     rolling = Rolling(crew=crew, due=recycler.due)
     reloading = Reloading(crew=crew, generations=generations, rolling=rolling)
@@ -67,8 +67,8 @@ def assemble(ground: Ground, hooks: Hooks, *, lifeline_fd: int) -> Parts:
     )
 
 
-def _keeper(ground: Ground, ledger: Ledger, lifeline_fd: int) -> Keeper | None:
+def _keeper(ground: Ground, ledger: Ledger) -> Keeper | None:
     companion = ground.settings.companion
     if companion is None:
         return None
-    return Keeper(ground=ground, companion=companion, lifeline_fd=lifeline_fd, conclude=ledger.conclude)
+    return Keeper(ground=ground, companion=companion, conclude=ledger.conclude)

@@ -46,6 +46,15 @@ def is_child(pid: int) -> bool:
     return True
 
 
+def is_zombie(pid: int) -> bool:
+    """Dead, and its parent has not asked (proc(5)); False where there is no /proc."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2].startswith(b"Z")
+    except OSError:
+        return False
+
+
 def exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)

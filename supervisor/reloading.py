@@ -95,7 +95,7 @@ class Reloading:
         self._previous = self.crew.trusted
         log.info("reloading", extra={"generation": self.generations.last + 1})
         try:
-            self._zygote = self.generations.start_next(now)
+            self._zygote = self.generations.start_next()
         except OSError as error:
             self._fail(f"zygote could not be started: {error}")
             return

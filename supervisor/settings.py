@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-MAX_PROCS = 500
+MAX_PROCS = 400  # two descriptors each, and 1024 is a common limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

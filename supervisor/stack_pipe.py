@@ -13,25 +13,17 @@ _MOST_BYTES = 1 << 20
 
 
 class StackPipe:
-    """`write_fd` goes to the process (and is closed here then); the rest stays."""
+    """`read_fd` is not blocking, and is closed with this."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, who: str) -> None:
-        self._read_fd, self.write_fd = os.pipe()
-        os.set_blocking(self._read_fd, False)
-        os.set_blocking(self.write_fd, False)  # a dump must not hang in a supervisor that does not read
+    def __init__(self, loop: asyncio.AbstractEventLoop, read_fd: int, *, who: str) -> None:
+        self._read_fd = read_fd
         self._loop = loop
         self._who = who
         self._text = bytearray()
         self._timer: asyncio.TimerHandle | None = None
         loop.add_reader(self._read_fd, self._read)
 
-    def handed_over(self) -> None:
-        if self.write_fd >= 0:
-            os.close(self.write_fd)
-            self.write_fd = -1
-
     def close(self) -> None:
-        self.handed_over()
         if self._read_fd >= 0:
             self._read()
         self._log()

@@ -29,7 +29,7 @@ class Worker:
     cell: int
     zygote: Zygote
     stacks: StackPipe
-    ordered_at: float
+    ordered_at: float = 0.0
     channel: Channel = field(init=False)
     pid: int | None = None
     stage: Stage = Stage.BOOTING

@@ -66,13 +66,14 @@ def test_a_worker_that_never_gets_ready_ends_the_fleet_with_3(fleet: Fleet) -> N
     fleet.start("async def main(link): raise RuntimeError('cannot boot')", procs=2)
 
     fleet.ends(3)
-    assert fleet.log_text().count("RuntimeError: cannot boot") == 1
+    assert fleet.log_text().count("Traceback") == 1
+    assert "failed as before: RuntimeError: cannot boot" in fleet.log_text()
 
 
 def test_a_worker_that_hangs_at_boot_ends_the_fleet_with_3(fleet: Fleet) -> None:
     fleet.start(
         "import time\nasync def main(link): time.sleep(3600)",
-        timeouts={"boot_s": 0.2},
+        timeouts={"boot_s": 2.0},
         restarts={"first_delay_s": 0.01, "max_delay_s": 0.01, "boot_rounds": 2},
     )
 
@@ -131,6 +132,19 @@ def test_a_killed_zygote_disturbs_no_worker_and_comes_back(fleet: Fleet) -> None
 
     assert "killed by SIGKILL" in fleet.wait("exit", slot=1)["cause"]
     fleet.wait("ready", slot=1, count=2)
+    fleet.signal(signal.SIGTERM)
+    fleet.ends(0)
+
+
+def test_a_stopped_zygote_is_noticed_when_it_does_not_reap(fleet: Fleet) -> None:
+    fleet.start("import sys; note = sys.modules['__main__'].note; note('imported')")
+    victim = fleet.wait("ready")["pid"]
+    os.kill(fleet.wait("imported")["pid"], signal.SIGSTOP)
+
+    os.kill(victim, signal.SIGKILL)
+
+    assert "killed by SIGKILL" in fleet.wait("exit")["cause"]
+    fleet.wait("ready", count=2)
     fleet.signal(signal.SIGTERM)
     fleet.ends(0)
 

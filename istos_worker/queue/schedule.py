@@ -21,6 +21,7 @@ MAX_CATCH_UP = 100
 ON_TIME_S = 60.0
 """A tick this old is late, not missed: an owner that restarts within the due minute fires it."""
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WINDOWS = (
     timedelta(hours=1),
     timedelta(days=1),
@@ -43,9 +44,14 @@ class Every:
 
     def next_after(self, after: datetime) -> datetime:
         """The first tick strictly after this time, in UTC."""
-        seconds = after.timestamp() - self.anchor
-        number = math.floor(seconds / self.every_s + 1e-6) + 1
-        return datetime.fromtimestamp(self.anchor + number * self.every_s, UTC)
+        number = math.floor((after.timestamp() - self.anchor) / self.every_s)
+        while (at := self._tick(number)) <= after:
+            number += 1
+        return at
+
+    def _tick(self, number: int) -> datetime:
+        """On the millisecond, as the tick's name has it: a name says its time exactly."""
+        return _EPOCH + timedelta(milliseconds=round((self.anchor + number * self.every_s) * 1000))
 
 
 Schedule = Every | CronSchedule
@@ -75,7 +81,10 @@ def ticks_due(
     be followed, and without that nothing is due yet.
     """
     after = tick_time(last_tick) if last_tick is not None else since
-    if after is None or after >= now:
+    if after is None:
+        return []
+    after, now = after.astimezone(UTC), now.astimezone(UTC)  # within one zone, Python compares the clocks' faces
+    if after >= now:
         return []
     if policy == "all":
         return [tick_name(at) for at in _newest(schedule, after, now, cap)]
@@ -104,8 +113,8 @@ def _windows(schedule: Schedule, count: int) -> tuple[timedelta, ...]:
 
 def _between(schedule: Schedule, start: datetime, end: datetime) -> list[datetime]:
     ticks = []
-    at = schedule.next_after(start)
+    at = schedule.next_after(start).astimezone(UTC)
     while at <= end:
         ticks.append(at)
-        at = schedule.next_after(at)
+        at = schedule.next_after(at).astimezone(UTC)
     return ticks

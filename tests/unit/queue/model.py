@@ -70,7 +70,9 @@ class Model:
     # looking
 
     def ready(self, tasks: frozenset[str] | None) -> list[ModelJob]:
-        found = [job for job in self.jobs.values() if job.state == "ready" and (tasks is None or job.task in tasks)]
+        found = [
+            job for job in self.jobs.values() if job.state == "ready" and (tasks is None or job.task in tasks)
+        ]
         return sorted(found, key=lambda job: (-job.priority, job.seq))
 
     def held(self, worker: str | None) -> list[ModelJob]:

@@ -50,7 +50,13 @@ def test_a_claim_takes_only_tasks_it_can_run() -> None:
 
 def test_only_a_whole_task_call_counts_as_one() -> None:
     bench = Bench()
-    for body in (b'{"task":"t"}', b'{"task":7,"args":[],"kwargs":{}}', b'["task"]', b'{"task":', b'{"a":"\\"task\\""}'):
+    for body in (
+        b'{"task":"t"}',
+        b'{"task":7,"args":[],"kwargs":{}}',
+        b'["task"]',
+        b'{"task":',
+        b'{"a":"\\"task\\""}',
+    ):
         bench.add(body)
 
     assert len(bench.claim(9, tasks=frozenset({"*"}))) == 5

@@ -154,7 +154,9 @@ def test_a_tick_fires_once_whoever_asks_and_whenever() -> None:
 
 def test_a_tick_s_id_is_the_same_wherever_it_is_made() -> None:
     ids = {
-        Bench().state.enqueue(NewJob(body=b"1", schedule="s", tick="2026-01-01T00:00:00.000Z"), Bench().now).job_id
+        Bench()
+        .state.enqueue(NewJob(body=b"1", schedule="s", tick="2026-01-01T00:00:00.000Z"), Bench().now)
+        .job_id
         for _ in range(2)
     }
 
@@ -202,7 +204,9 @@ def test_a_batch_with_one_bad_member_enqueues_nothing() -> None:
         ({"wf": "\xe9"}, BadRequestError),
     ],
 )
-def test_what_exceeds_a_limit_is_refused_at_the_door(fields: dict[str, object], error: type[IstosError]) -> None:
+def test_what_exceeds_a_limit_is_refused_at_the_door(
+    fields: dict[str, object], error: type[IstosError]
+) -> None:
     bench = Bench()
 
     with pytest.raises(error):

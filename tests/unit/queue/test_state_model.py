@@ -36,7 +36,9 @@ BODIES = {
 }
 tasks = st.sampled_from(sorted(BODIES))
 workers = st.sampled_from(["a", "b", "c"])
-wanted = st.sampled_from([None, None, frozenset({"mail"}), frozenset({"mail", "*"}), frozenset({"scan", "mail"})])
+wanted = st.sampled_from(
+    [None, None, frozenset({"mail"}), frozenset({"mail", "*"}), frozenset({"scan", "mail"})]
+)
 jumps = st.sampled_from([0.0, 0.5, 1.0, 4.0, 5.0, 6.0, 10.0, 11.0, 40.0, 60.0, 700.0])
 
 
@@ -79,9 +81,9 @@ class Queue(RuleBasedStateMachine):
             request, due = self.parked[waiter]
             if due <= self.mono or request.worker in given_up:
                 self.expect_answer(waiter, effects.answers, [])
-        for waiter, answer in effects.answers:
-            if waiter in self.parked:
-                request, _ = self.parked.pop(waiter)
+        for served, answer in effects.answers:
+            if isinstance(served, FakeWaiter) and served in self.parked:
+                request, _ = self.parked.pop(served)
                 assert answer, "a parked claim was answered with nothing before its time"
                 self.delivered(request, answer)
 

@@ -7,7 +7,6 @@ import binascii
 import contextlib
 import logging
 import time
-from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -16,36 +15,23 @@ from istos_worker.errors import IstosError
 from istos_worker.serialization import Serializer
 from istos_worker.wire.codec import encode_params
 from istos_worker.worker.delivery import Delivery, Followup
-from istos_worker.worker.link import OwnerLink, OwnerLost, refusal
-from istos_worker.worker.outbox import Outbox
+from istos_worker.worker.link import OwnerLost, refusal
 from istos_worker.worker.outcomes import Acked, Failed, Outcome, base64_text
-from istos_worker.worker.pump import Gate
-from istos_worker.worker.settings import WorkerSettings
-from istos_worker.worker.slots import Slots
+from istos_worker.worker.workplace import Workplace
 
 log = logging.getLogger(__name__)
 _AT_ONCE = 16
 
 
 class BasePump:
-    def __init__(
-        self,
-        settings: WorkerSettings,
-        *,
-        link: OwnerLink,
-        slots: Slots,
-        outbox: Outbox,
-        gate: Gate,
-        serializer: Serializer,
-        on_ready: Callable[[], None],
-    ) -> None:
-        self._settings = settings
-        self._link = link
-        self._slots = slots
-        self._outbox = outbox
-        self._gate = gate
+    def __init__(self, place: Workplace, *, serializer: Serializer) -> None:
+        self._settings = place.settings
+        self._link = place.link
+        self._slots = place.slots
+        self._outbox = place.outbox
+        self._gate = place.gate
+        self._on_ready = place.on_ready
         self._serializer = serializer
-        self._on_ready = on_ready
         self._claim_wake = asyncio.Event()
         self._outcome_wake = asyncio.Event()
         self._notified = asyncio.Event()

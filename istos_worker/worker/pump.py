@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -13,12 +12,11 @@ import orjson
 from istos_worker.errors import BadRequestError, IstosError, PayloadTooLargeError
 from istos_worker.wire.codec import encode_params, encode_tasks
 from istos_worker.worker.delivery import Delivery
-from istos_worker.worker.link import OwnerLink, OwnerLost, refusal
-from istos_worker.worker.outbox import Entry, Outbox
+from istos_worker.worker.link import OwnerLost, refusal
+from istos_worker.worker.outbox import Entry
 from istos_worker.worker.outcomes import Released, as_wire
 from istos_worker.worker.prefetch import Prefetch
-from istos_worker.worker.settings import WorkerSettings
-from istos_worker.worker.slots import Slots
+from istos_worker.worker.workplace import Workplace
 
 log = logging.getLogger(__name__)
 _GATHER_S = 0.003
@@ -47,40 +45,18 @@ class ClaimNumbers:
         return self._last
 
 
-class Gate:
-    """Whether claims are allowed, and whether the end has come."""
-
-    def __init__(self) -> None:
-        self.quiet = False
-        self.draining = False
-
-    @property
-    def open(self) -> bool:
-        return not (self.quiet or self.draining)
-
-
 class SettlePump:
     def __init__(
-        self,
-        settings: WorkerSettings,
-        *,
-        link: OwnerLink,
-        slots: Slots,
-        outbox: Outbox,
-        prefetch: Prefetch,
-        gate: Gate,
-        numbers: ClaimNumbers,
-        tasks: tuple[str, ...] | None,
-        on_ready: Callable[[], None],
+        self, place: Workplace, *, prefetch: Prefetch, numbers: ClaimNumbers, tasks: tuple[str, ...] | None
     ) -> None:
-        self._settings = settings
-        self._link = link
-        self._slots = slots
-        self._outbox = outbox
+        self._settings = settings = place.settings
+        self._link = place.link
+        self._slots = place.slots
+        self._outbox = place.outbox
+        self._gate = place.gate
+        self._on_ready = place.on_ready
         self._prefetch = prefetch
-        self._gate = gate
         self._numbers = numbers
-        self._on_ready = on_ready
         static: dict[str, object] = {"worker": settings.worker_id}
         if tasks is not None:
             static["tasks"] = encode_tasks(tasks)

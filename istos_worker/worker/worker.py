@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from types import TracebackType
-from typing import Any, Self
-
-import orjson
+from typing import Self
 
 from istos_worker.serialization import JsonSerializer, Serializer
 from istos_worker.wire.keys import notify_key, orders_key, worker_key
-from istos_worker.worker.base_pump import BasePump
+from istos_worker.worker.consumer import Consumer
 from istos_worker.worker.handlers import Handlers
-from istos_worker.worker.link import Dialect, Mesh, OwnerLink, OwnerLost, Undeclarable
-from istos_worker.worker.outage import Outage
-from istos_worker.worker.outbox import Outbox
-from istos_worker.worker.prefetch import Prefetch
-from istos_worker.worker.pump import ClaimNumbers, Gate, SettlePump
-from istos_worker.worker.runner import Runner
+from istos_worker.worker.link import Mesh, Undeclarable
 from istos_worker.worker.settings import WorkerHooks, WorkerSettings
-from istos_worker.worker.slots import Slots
 from istos_worker.worker.statistics import Statistics
-from istos_worker.worker.threads import SlotThreads
+from istos_worker.worker.workplace import Gate
 
 log = logging.getLogger(__name__)
 _UNWIND_S = 0.5
@@ -50,7 +41,7 @@ class Worker:
         self._serializer: Serializer = serializer or JsonSerializer()
         self._hooks = hooks or WorkerHooks()
         self._gate = Gate()
-        self._consumer: _Consumer | None = None
+        self._consumer: Consumer | None = None
         self._consuming: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._deadline: float | None = None
@@ -76,7 +67,7 @@ class Worker:
         if self._consumer is not None or self._ending is not None:
             raise RuntimeError(f"the worker of {self.settings.prefix!r} has been started already")
         prefix, worker_id = self.settings.prefix, self.worker_id
-        consumer = self._consumer = _Consumer(
+        consumer = self._consumer = Consumer(
             self.settings,
             session=self._session,
             handlers=self._handlers,
@@ -165,128 +156,3 @@ class Worker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
-
-
-class _Consumer:
-    """What runs between start and stop: finds the owner, lets the right pump work, and finds it again."""
-
-    def __init__(
-        self,
-        settings: WorkerSettings,
-        *,
-        session: Mesh,
-        handlers: Handlers,
-        serializer: Serializer,
-        statistics: Statistics,
-        hooks: WorkerHooks,
-        gate: Gate,
-    ) -> None:
-        self._gate = gate
-        self._link = OwnerLink(session, settings)
-        self._outage = Outage(settings.prefix, statistics=statistics, on_change=hooks.on_change)
-        self._nudged = asyncio.Event()
-        self._pump: SettlePump | BasePump | None = None
-        self._threads = SlotThreads(settings.concurrency, name=settings.prefix, on_freed=self._freed)
-        self._runner = Runner(
-            handlers,
-            serializer=serializer,
-            run_sync=self._threads.run,
-            job_timeout_s=settings.job_timeout_s,
-        )
-        prefetch = Prefetch(within_s=settings.prefetch_s, limit=settings.prefetch_max)
-        self._outbox = Outbox(statistics, on_added=self.wake)
-        self.slots = Slots(
-            runner=self._runner,
-            threads=self._threads,
-            prefetch=prefetch,
-            statistics=statistics,
-            hooks=hooks,
-            on_outcome=self._outbox.add,
-        )
-        self._settle = SettlePump(
-            settings,
-            link=self._link,
-            slots=self.slots,
-            outbox=self._outbox,
-            prefetch=prefetch,
-            gate=gate,
-            numbers=ClaimNumbers(),
-            tasks=handlers.announced(),
-            on_ready=self._outage.over,
-        )
-        self._base = BasePump(
-            settings,
-            link=self._link,
-            slots=self.slots,
-            outbox=self._outbox,
-            gate=gate,
-            serializer=serializer,
-            on_ready=self._outage.over,
-        )
-
-    def _freed(self) -> None:
-        self.slots.fill()
-        self.wake()
-
-    def wake(self) -> None:
-        if self._pump is not None:
-            self._pump.wake()
-        elif not self._gate.open:
-            self._nudged.set()
-
-    def notified(self, _: list[bytes]) -> None:
-        self._nudged.set()
-        self._base.notified()
-
-    def ordered(self, payloads: list[bytes]) -> None:
-        """Orders of the owner about jobs held here."""
-        for payload in payloads:
-            try:
-                orders = orjson.loads(payload)
-                for order in orders.get("cancel") or ():
-                    self.slots.cancelled(*_named(order))
-                for order in orders.get("lost") or ():
-                    self.slots.lost(*_named(order))
-            except (ValueError, TypeError, KeyError, AttributeError) as broken:
-                log.warning("an order of the owner cannot be read: %s", broken)
-
-    async def run(self) -> None:
-        while True:
-            try:
-                await self._serve(await self._link.probe())
-            except OwnerLost as lost:
-                self._outage.note(str(lost), refused=lost.refused)
-            except Exception as failed:
-                log.exception("the worker of %s failed, will retry", self._link.prefix)
-                self._outage.note(str(failed))
-            else:
-                return
-            if self._gate.draining and self.slots.idle and not self._outbox:
-                return
-            await self._pause()
-
-    async def _serve(self, dialect: Dialect) -> None:
-        """Raises OwnerLost; returns when a drain is complete."""
-        self._outage.owner(dialect)
-        self._runner.can_release = dialect == "istos-worker"
-        self._pump = self._settle if dialect == "istos-worker" else self._base
-        try:
-            await self._pump.run()
-        finally:
-            self._pump = None
-
-    async def _pause(self) -> None:
-        self._nudged.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._outage.pause_s()):
-                await self._nudged.wait()
-
-    def close(self) -> None:
-        self._outage.close()
-        self._threads.close()
-
-
-def _named(order: Any) -> tuple[str, int | None]:
-    if isinstance(order, str):
-        return order, None
-    return order["job_id"], order.get("fence")

@@ -300,6 +300,8 @@ class Producer:
     def attachment(self, token: Token) -> bytes | None:
         chosen = self._token if token is None else token
         job = self._current_job()
+        if chosen is None and job is None:
+            return None
         return Envelope(
             token=chosen.decode() if isinstance(chosen, bytes) else chosen,
             correlation_id=None if job is None else job.correlation_id,
@@ -311,11 +313,15 @@ _ALONE = frozenset(("unique_key", "schedule", "tick"))
 """What belongs to one job alone, so that job travels alone."""
 
 
+_UNSET = {"priority": 0, "delay": 0}
+
+
 def _job_params(**named: Any) -> Params:
-    if named.get("delay", 0) < 0:
+    if named.get("delay", 0.0) < 0:
         raise BadRequestError(f"delay_s must not be negative, got {named['delay']!r}")
-    unset = {"priority": 0, "delay": 0}
-    return tuple((name, value) for name, value in named.items() if value != unset.get(name))
+    return tuple(
+        [(name, value) for name, value in named.items() if value is not None and value != _UNSET.get(name)]
+    )
 
 
 def _batches(

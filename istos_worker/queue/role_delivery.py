@@ -139,7 +139,7 @@ def settle(call: Call, state: QueueState, now: Instant) -> Reply | None:
     check_size(len(payload), call.limits.batch_bytes, "the outcomes")
     decoded = decode_json(payload, "the outcomes") if payload else {"outcomes": []}
     listed = decoded.get("outcomes") if isinstance(decoded, dict) else None
-    steps = [_outcome_step(one) for one in objects(listed, "outcomes", call.limits)]
+    steps = [_outcome_step(one) for one in objects(listed, "outcomes", call.limits)]  # all, before any is run
     request = _claim_request(call, may_wait=not steps) if "n" in call.params else None
 
     outcomes = [_run_step(step, state, now) for step in steps]
@@ -214,12 +214,15 @@ def job_ref(params: Mapping[str, str]) -> JobRef:
 
 def ref_of(named: dict[str, Any]) -> JobRef:
     job_id, attempt, fence = named.get("job_id"), named.get("attempt"), named.get("fence")
-    if not isinstance(job_id, str) or len(job_id) > MAX_KEY:
+    if type(job_id) is not str or len(job_id) > MAX_KEY:
         raise BadRequestError(f"job_id must be text of at most {MAX_KEY} characters")
-    for count in (attempt, fence):
-        if count is not None and (type(count) is not int or not 0 <= count <= MAX_INT):
-            raise BadRequestError("attempt and fence must be whole numbers, not negative")
+    if not (_is_count(attempt) and _is_count(fence)):
+        raise BadRequestError("attempt and fence must be whole numbers, not negative")
     return JobRef(job_id, attempt, fence)
+
+
+def _is_count(value: object) -> bool:
+    return value is None or (type(value) is int and 0 <= value <= MAX_INT)
 
 
 def objects(listed: object, name: str, limits: Limits) -> list[dict[str, Any]]:

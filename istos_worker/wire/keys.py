@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from istos_worker.errors import BadRequestError
@@ -32,6 +33,7 @@ VERBS = BASE_VERBS.union(_EXTENDED_VERBS)
 """All there is (docs/protocol.md)."""
 
 
+@functools.lru_cache(maxsize=1024)
 def queue_prefix(prefix: str) -> str:
     """The canonical form of a queue's name.
 

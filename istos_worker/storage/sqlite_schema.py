@@ -119,8 +119,8 @@ def queue_number(db: sqlite3.Connection, name: str) -> int:
     number = _find_queue(db, name)
     if number is None:
         db.execute("BEGIN IMMEDIATE")
-        row = db.execute("INSERT INTO queues (name) VALUES (?) RETURNING number", (name,)).fetchone()
-        number = int(row[0])
+        number = db.execute("INSERT INTO queues (name) VALUES (?)", (name,)).lastrowid
+        assert number is not None
         _run_script(db, _CREATE_QUEUE.format(n=number))
         db.execute("COMMIT")
     if db.execute("SELECT 1 FROM sqlite_temp_master WHERE name = ?", (f"batch_{number}",)).fetchone() is None:

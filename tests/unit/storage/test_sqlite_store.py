@@ -63,6 +63,17 @@ async def test_an_operator_who_deletes_a_row_deletes_its_long_body(
         assert shell.execute("SELECT seq FROM bodies_1").fetchall() == [(2,)]
 
 
+async def test_no_long_body_outlives_its_row(storage: SQLiteStorage, path: Path) -> None:
+    queue = await storage.open_queue("q")
+    await queue.commit(rows(1, 2, 3, body=b"x" * 5000))
+
+    await queue.commit(rows(1, body=b"short now"))
+    await queue.commit(WriteBatch(forgotten=[2]))
+
+    with contextlib.closing(sqlite3.connect(path)) as shell:
+        assert shell.execute("SELECT seq FROM bodies_1").fetchall() == [(3,)]
+
+
 async def test_a_changed_head_does_not_rewrite_a_long_body(storage: SQLiteStorage, path: Path) -> None:
     queue = await storage.open_queue("q")
     await queue.commit(rows(1, body=b"x" * 5_000_000))

@@ -121,7 +121,7 @@ def findings(run: Run) -> list[str]:
 
 def _told(sample: Sample) -> list[str]:
     words = [f"not measured: {sample.failed}"] if sample.failed else []
-    if sample.lost and sample.fault:
+    if sample.lost and sample.fault and not sample.notes:
         words.append(f"{sample.lost} lost, or not back in the time given")
     if sample.duplicated:
         words.append(f"{sample.duplicated} run twice")

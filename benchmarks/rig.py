@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchmarks.brokers import ROOT, Broker, Site
@@ -64,12 +65,14 @@ class Rig:
         with self.producing(*arguments) as producer:
             return self.report(producer)
 
-    def producing(self, *arguments: object) -> subprocess.Popen[str]:
+    @contextlib.contextmanager
+    def producing(self, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+        """It goes on beside what the block does, and not beyond it."""
         python = self.system.venv.program("python")
         words = [str(argument) for argument in arguments]
         command = [python, "-m", "benchmarks.apps.producer", self.system.module, *words]
         with (self._folder / "producer.log").open("ab") as log:
-            return subprocess.Popen(
+            producer = subprocess.Popen(
                 command,
                 env=self._env(self._site.client_env),
                 cwd=ROOT,
@@ -78,6 +81,11 @@ class Rig:
                 stderr=log,
                 text=True,
             )
+        try:
+            yield producer
+        finally:
+            producer.kill()
+            producer.communicate()
 
     def report(self, producer: subprocess.Popen[str]) -> dict[str, float]:
         try:

@@ -77,7 +77,7 @@ def backlog(rig: Rig) -> Measured:
 
 
 def _backlog(rig: Rig, jobs: int) -> tuple[float, Tally]:
-    rounds = 7 if jobs < _ROUND_JOBS else 1
+    rounds = 5 if jobs < _ROUND_JOBS else 1
     costs, total = [], Tally()
     rig.reset()
     with rig.fleet():

@@ -136,10 +136,10 @@ class Engine:
         """Writes and answers what waits, then lets go of the medium. Idempotent."""
         if self._medium is None or self._is_closed:
             return
-        self._turn()
-        while self._busy is not None and self.down_reason is None:
-            await asyncio.wait([self._busy])
+        while self.down_reason is None and (self._waiting or self._busy is not None):
             self._turn()
+            if self._busy is not None:
+                await asyncio.wait([self._busy])
         self._is_closed = True
         if self._busy is not None:
             self._busy.cancel()

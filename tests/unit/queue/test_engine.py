@@ -1,0 +1,359 @@
+"""Turns, group commit, recovery (ARCHITECTURE.md, decision 2). A medium that waits and fails when told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+
+from istos_worker.errors import IstosError, StorageUnavailableError
+from istos_worker.queue.engine import Engine, system_clock
+from istos_worker.queue.records import (
+    ClaimRequest,
+    Effects,
+    Instant,
+    JobRef,
+    NewJob,
+    Outgoing,
+    Parked,
+    QueueSettings,
+)
+from istos_worker.queue.state import QueueState
+from istos_worker.storage.protocol import WriteBatch
+from tests.unit.queue.fakes import FakeMedium, FakeStorage, FakeWaiter
+
+
+class SlowMedium(FakeMedium):
+    """Each commit waits until the test lets it through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Semaphore(0)
+        self.begun: asyncio.Queue[WriteBatch] = asyncio.Queue()
+
+    async def commit(self, batch: WriteBatch) -> None:
+        self.begun.put_nowait(batch)
+        await self.gate.acquire()
+        await super().commit(batch)
+
+
+class Request:
+    """An Operation that remembers what became of it."""
+
+    def __init__(self, apply: Callable[[QueueState, Instant], Any]) -> None:
+        self._apply = apply
+        self.value: Any = None
+        self.error: IstosError | None = None
+        self.ended = asyncio.Event()
+
+    def apply(self, state: QueueState, now: Instant) -> None:
+        self.value = self._apply(state, now)
+
+    def done(self) -> None:
+        assert not self.ended.is_set()
+        self.ended.set()
+
+    def failed(self, error: IstosError) -> None:
+        assert not self.ended.is_set()
+        self.error = error
+        self.ended.set()
+
+
+class News(Request):
+    outlives_failure = True
+
+
+def enqueue(job_id: str | None = None, **fields: Any) -> Request:
+    return Request(lambda state, now: state.enqueue(NewJob(body=b"1", job_id=job_id, **fields), now))
+
+
+@asynccontextmanager
+async def running(medium: FakeMedium, **settings: Any) -> AsyncIterator[Engine]:
+    engine = Engine("q", FakeStorage(medium), QueueSettings(prefix="q", **settings), system_clock)
+    await engine.load()
+    try:
+        yield engine
+    finally:
+        if isinstance(medium, SlowMedium):
+            medium.gate.release()
+        await engine.aclose()
+
+
+async def finished(*requests: Request) -> None:
+    async with asyncio.timeout(5):
+        for request in requests:
+            await request.ended.wait()
+
+
+async def test_requests_of_one_loop_turn_are_one_batch() -> None:
+    medium = FakeMedium()
+    async with running(medium) as engine:
+        requests = [enqueue() for _ in range(50)]
+        for request in requests:
+            engine.submit(request)
+        await finished(*requests)
+
+        assert [len(batch.rows) for batch in medium.commits] == [50]
+
+
+async def test_nobody_is_answered_before_the_batch_is_durable_and_later_requests_gather() -> None:
+    medium = SlowMedium()
+    async with running(medium) as engine:
+        first = enqueue("first")
+        engine.submit(first)
+        await medium.begun.get()
+        later = [enqueue(f"later{index}") for index in range(5)]
+        for request in later:
+            engine.submit(request)
+        await asyncio.sleep(0)
+        assert not first.ended.is_set()
+        assert engine.state.job("later0") is None
+
+        medium.gate.release()
+        await finished(first)
+        batch = await medium.begun.get()
+        assert len(batch.rows) == 5
+        medium.gate.release()
+        await finished(*later)
+
+
+async def test_a_turn_without_writes_waits_for_no_commit() -> None:
+    medium = SlowMedium()
+    async with running(medium) as engine:
+        look = Request(lambda state, now: state.stats(now))
+        engine.submit(look)
+        await finished(look)
+
+        assert medium.begun.empty()
+
+
+async def test_a_refused_request_harms_no_other_of_its_turn() -> None:
+    medium = FakeMedium()
+    async with running(medium) as engine:
+        good, bad = enqueue(), enqueue("not valid")
+
+        def broken_call(state: QueueState, now: Instant) -> None:
+            raise RuntimeError("a bug")
+
+        broken = Request(broken_call)
+        for request in (bad, broken, good):
+            engine.submit(request)
+        await finished(bad, broken, good)
+
+        assert bad.error is not None
+        assert bad.error.code == "bad_request"
+        assert broken.error is not None
+        assert broken.error.code == "internal_error"
+        assert good.error is None
+
+
+async def test_a_failed_batch_is_told_to_everyone_in_it_and_leaves_no_trace() -> None:
+    medium = FakeMedium()
+    async with running(medium) as engine:
+        kept = enqueue("kept")
+        engine.submit(kept)
+        await finished(kept)
+
+        medium.failures = 1
+        lost = [enqueue("lost"), Request(lambda state, now: state.claim(ClaimRequest(), now))]
+        for request in lost:
+            engine.submit(request)
+        await finished(*lost)
+        assert all(isinstance(request.error, StorageUnavailableError) for request in lost)
+        assert "the disk is full" in str(lost[0].error)
+        await until(lambda: engine.down_reason is None)
+
+        assert engine.state.job("lost") is None
+        job = engine.state.job("kept")
+        assert job is not None
+        assert job.public_state == "ready"
+        again = enqueue("lost")
+        engine.submit(again)
+        await finished(again)
+        assert again.value == ("lost", False)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - nobody announces it
+            await asyncio.sleep(0.005)
+
+
+async def test_while_the_medium_is_away_requests_fail_at_once_and_it_recovers_by_itself() -> None:
+    medium = FakeMedium()
+    async with running(medium) as engine:
+        reloads = []
+        engine.on_reloaded = lambda: reloads.append(1)
+        medium.failures = 3
+        first = enqueue()
+        engine.submit(first)
+        await finished(first)
+
+        meanwhile = enqueue()
+        engine.submit(meanwhile)
+        assert isinstance(meanwhile.error, StorageUnavailableError)
+
+        await until(lambda: engine.down_reason is None)
+        assert reloads == [1]
+
+
+async def test_waiting_callers_are_told_of_a_failure_too() -> None:
+    medium = FakeMedium()
+    async with running(medium) as engine:
+        waiter = FakeWaiter()
+        request = ClaimRequest(waiter=waiter, wait_s=60, tasks=frozenset({"none"}))
+        parked = Request(lambda state, now: state.claim(request, now))
+        engine.submit(parked)
+        await finished(parked)
+        assert isinstance(parked.value, Parked)
+
+        medium.failures = 1
+        failing = enqueue()
+        engine.submit(failing)
+        await finished(failing)
+
+        assert len(waiter.errors) == 1
+        await until(lambda: engine.down_reason is None)
+
+
+def _up(worker: str, state: QueueState, now: Instant) -> None:
+    state.worker_up(worker, now)
+
+
+async def test_tokens_survive_a_failure_and_so_does_news_that_came_meanwhile() -> None:
+    medium = FakeMedium()
+    async with running(medium) as engine:
+        for worker in ("stays", "leaves"):
+            up = News(partial(_up, worker))
+            engine.submit(up)
+            await finished(up)
+        medium.failures = 2
+        failing = enqueue()
+        engine.submit(failing)
+        await finished(failing)
+
+        engine.submit(News(lambda state, now: state.worker_down("leaves", now)))
+        engine.submit(News(lambda state, now: state.worker_up("comes", now)))
+        await until(
+            lambda: engine.down_reason is None and set(engine.state.alive_workers()) == {"stays", "comes"}
+        )
+
+
+async def test_a_delayed_job_reaches_a_waiting_claim_when_its_time_comes() -> None:
+    async with running(FakeMedium()) as engine:
+        waiter = FakeWaiter()
+        claim = Request(lambda state, now: state.claim(ClaimRequest(waiter=waiter, wait_s=60), now))
+        job = enqueue("late", delay_s=0.05)
+        engine.submit(claim)
+        engine.submit(job)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+
+        await until(lambda: bool(waiter.answers))
+
+        assert [one.job_id for one in waiter.answers[0]] == ["late"]
+        assert loop.time() - began >= 0.049
+
+
+async def test_a_lease_ends_by_itself() -> None:
+    async with running(FakeMedium(), lease_s=0.03) as engine:
+        job = enqueue("j")
+        claim = Request(lambda state, now: state.claim(ClaimRequest(), now))
+        engine.submit(job)
+        engine.submit(claim)
+        await finished(claim)
+
+        await until(lambda: engine.state.counts[0] == 1)
+
+
+async def test_effects_follow_the_commit() -> None:
+    medium = SlowMedium()
+    async with running(medium) as engine:
+        seen: list[Effects] = []
+        engine.on_effects = seen.append
+        request = enqueue()
+        engine.submit(request)
+        await medium.begun.get()
+        assert seen == []
+
+        medium.gate.release()
+        await finished(request)
+
+        assert [effects.notify for effects in seen] == [True]
+
+
+async def test_what_another_queue_must_get_is_told_again_after_a_start() -> None:
+    medium = FakeMedium()
+    wf = "eyJjaGFpbiI6W3sicHJlZml4Ijoib3RoZXIifV19"  # {"chain":[{"prefix":"other"}]}
+
+    def sent(effects: Effects) -> None:
+        outgoing.extend(effects.outgoing)
+
+    outgoing: list[Outgoing] = []
+    async with running(medium) as engine:
+        job = enqueue("j", wf=wf)
+        done = Request(lambda state, now: state.ack(JobRef("j"), now, result=b"1", advance=True))
+        engine.submit(job)
+        engine.submit(done)
+        await finished(done)
+    engine = Engine("q", FakeStorage(medium), QueueSettings(prefix="q"), system_clock)
+    engine.on_effects = sent
+    await engine.load()
+    await until(lambda: bool(outgoing))
+    await engine.aclose()
+
+    assert outgoing[0].job.job_id == "j.next"
+
+
+async def test_closing_writes_what_waits() -> None:
+    medium = FakeMedium()
+    engine = Engine("q", FakeStorage(medium), QueueSettings(), system_clock)
+    await engine.load()
+    request = enqueue("last")
+    engine.submit(request)
+
+    await engine.aclose()
+
+    assert request.error is None
+    assert request.ended.is_set()
+    assert len(medium.rows_by_seq) == 1
+    late = enqueue()
+    engine.submit(late)
+    assert isinstance(late.error, StorageUnavailableError)
+
+
+async def test_closing_does_not_wait_for_a_medium_that_never_comes_back() -> None:
+    medium = FakeMedium()
+    engine = Engine("q", FakeStorage(medium), QueueSettings(), system_clock)
+    await engine.load()
+    medium.failures = 10**9
+    request = enqueue()
+    engine.submit(request)
+    await finished(request)
+
+    async with asyncio.timeout(2):
+        await engine.aclose()
+
+
+async def test_a_medium_that_cannot_be_read_keeps_the_engine_from_starting() -> None:
+    medium = FakeMedium()
+    medium.failures = 1
+    engine = Engine("q", FakeStorage(medium), QueueSettings(), system_clock)
+
+    with pytest.raises(StorageUnavailableError, match="the disk is full"):
+        await engine.load()
+
+
+async def test_a_flood_is_served_in_bounded_turns() -> None:
+    medium = FakeMedium()
+    async with running(medium) as engine:
+        requests = [enqueue() for _ in range(2500)]
+        for request in requests:
+            engine.submit(request)
+        await finished(*requests)
+
+        assert [len(batch.rows) for batch in medium.commits] == [1000, 1000, 500]

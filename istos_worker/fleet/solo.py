@@ -100,7 +100,7 @@ class Stops:
         self._last: dict[int, float] = {}
 
     def install(self, loop: asyncio.AbstractEventLoop) -> None:
-        for signum in (signal.SIGTERM, signal.SIGINT):
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(signum, self.take, signum, loop)
         loop.add_signal_handler(signal.SIGQUIT, self._hurry)
 

@@ -17,7 +17,10 @@ from istos_worker.wire.session import Session
 from istos_worker.wire.settings import ZenohSettings
 from istos_worker.worker import Discard, Handler, Handlers, Worker, WorkerSettings
 
-pytestmark = pytest.mark.interop
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.filterwarnings("ignore:.*neither authentication"),  # loopback, and for a moment
+]
 
 
 def free_endpoint() -> str:

@@ -280,3 +280,39 @@ async def main(link):
 
     fleet.ends(0)
     assert len(fleet.events("exit")) == 1
+
+
+def test_a_stopped_worker_is_stalled_killed_and_replaced(fleet: Fleet) -> None:
+    fleet.start(procs=2, timeouts={"stall_s": 0.5})
+    fleet.wait("ready", count=2)
+
+    os.kill(fleet.wait("ready", slot=0)["pid"], signal.SIGSTOP)
+
+    assert "stalled" in fleet.wait("exit", slot=0)["cause"]
+    fleet.wait("ready", slot=0, count=2)
+    assert not fleet.events("exit", slot=1)
+    fleet.signal(signal.SIGTERM)
+    fleet.ends(0)
+
+
+@pytest.mark.parametrize("moment", ["idle", "busy"])
+def test_a_worker_under_uvloop_hears_signals_and_the_end_of_its_supervisor(fleet: Fleet, moment: str) -> None:
+    pytest.importorskip("uvloop")
+    app = """
+import asyncio, sys, uvloop
+asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+"""
+    fleet.start(app, procs=1)
+    first = fleet.wait("ready")["pid"]
+    if moment == "busy":
+        fleet.busy()
+
+    os.kill(first, signal.SIGTERM)
+    fleet.wait("order", pid=first, order="Drain")
+    second = fleet.wait("ready", count=2)["pid"]
+    fleet.signal(signal.SIGKILL)
+
+    fleet.wait("order", pid=second, order="Orphaned")
+    if moment == "busy":
+        fleet.busy(False)
+    fleet.nothing_left()

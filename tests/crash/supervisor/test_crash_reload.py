@@ -334,3 +334,69 @@ def hear(systemd: socket.socket, wanted: str) -> str:
     while wanted not in said:
         said += systemd.recv(4096).decode() + "\n"
     return said
+
+
+SLOW_IMPORT = NOTES_IMPORT + "import time\nwhile not os.path.exists({go!r}): time.sleep(0.01)\n"
+
+
+def test_a_worker_killed_while_a_reload_imports_is_replaced_by_its_own_generation(fleet: Fleet) -> None:
+    fleet.start(procs=2, control=str(fleet.directory / "control"))
+    fleet.wait("ready", count=2)
+    go = fleet.directory / "go"
+    fleet.write_app(SLOW_IMPORT.format(go=str(go)))
+    fleet.signal(signal.SIGHUP)
+    fleet.wait("imported")
+
+    os.kill(fleet.wait("ready", slot=1)["pid"], signal.SIGKILL)
+
+    fleet.wait("ready", slot=1, generation=1, count=2)
+    go.touch()
+    fleet.wait_log("reloaded, generation 2")
+    fleet.signal(signal.SIGTERM)
+    fleet.ends(0)
+
+
+def test_the_old_zygote_killed_while_a_reload_imports_delays_nothing(fleet: Fleet) -> None:
+    fleet.start(NOTES_IMPORT, procs=2)
+    fleet.wait("ready", count=2)
+    go = fleet.directory / "go"
+    fleet.write_app(SLOW_IMPORT.format(go=str(go)))
+    fleet.signal(signal.SIGHUP)
+    fleet.wait("imported", count=2)
+
+    os.kill(fleet.wait("imported")["pid"], signal.SIGKILL)
+
+    go.touch()
+    fleet.wait_log("reloaded, generation 2")
+    fleet.wait("left", count=2)
+    fleet.signal(signal.SIGTERM)
+    fleet.ends(0)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_a_stop_while_the_canary_boots_leaves_nothing(fleet: Fleet, signum: int) -> None:
+    fleet.start(procs=2, timeouts={"drain_s": 0.5})
+    fleet.wait("ready", count=2)
+    fleet.write_app("import asyncio\nasync def main(link):\n    async with link: await asyncio.sleep(3600)")
+    fleet.signal(signal.SIGHUP)
+    fleet.wait("born", generation=2)
+
+    fleet.signal(signum)
+
+    fleet.ends(-signum if signum == signal.SIGKILL else 0)
+    assert len(fleet.events("left")) == 2
+
+
+def test_a_busy_worker_finishes_its_work_during_a_reload(fleet: Fleet) -> None:
+    fleet.busy()
+    fleet.start(procs=1, control=str(fleet.directory / "control"), timeouts={"drain_s": 0.2})
+    fleet.wait("ready")
+
+    assert ask(fleet.directory / "control", "reload", wait=True)["ok"]
+
+    assert not fleet.events("left")
+    fleet.until(lambda: len(stages(fleet, "leaving")) == 1, what="old worker that finishes")
+    fleet.busy(False)
+    assert fleet.wait("exit")["expected"]
+    fleet.signal(signal.SIGTERM)
+    fleet.ends(0)

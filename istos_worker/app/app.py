@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from istos_worker.client.producer import Token
     from istos_worker.queue.role import QueueRole
     from istos_worker.task import Task, TaskDecorator
+    from istos_worker.testing import Testing, VirtualClock
     from istos_worker.wire.session import Session
     from istos_worker.worker import Handlers, Middleware, Retry
 
@@ -279,6 +280,14 @@ class App(AppCalls):
 
         async with connected(self):
             yield self
+
+    def testing(
+        self, *, clock: VirtualClock | None = None
+    ) -> contextlib.AbstractAsyncContextManager[Testing]:
+        """`async with app.testing() as t`: jobs run in this process, without network, when `t` is told to."""
+        from istos_worker.testing import testing
+
+        return testing(self, clock=clock)
 
     async def run_async(self) -> None:
         """`serving()` until TERM or INT."""

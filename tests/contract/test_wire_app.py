@@ -258,6 +258,20 @@ async def test_a_durable_queue_is_there_after_a_restart(tmp_path: Any) -> None:
             assert (await app.stats("jobs/a"))["counts"]["ready"] == expected
 
 
+async def test_an_app_is_tested_without_a_network() -> None:
+    app = new_app()
+    app.queue("jobs/a", keep_results=True)
+
+    @app.worker("jobs/a")
+    async def double(job: int) -> int:
+        return job * 2
+
+    async with app.testing() as t:
+        job_id = await app.enqueue("jobs/a", 21)
+        await t.run_until_idle()
+        assert await app.result("jobs/a", job_id) == {"state": "done", "result": 42}
+
+
 def declarations() -> Iterator[Any]:
     yield lambda app: app.queue("jobs/a") and app.queue("jobs/a/")
     yield lambda app: app.queue("jobs/*")

@@ -148,7 +148,9 @@ def _serve(served: Served) -> int:
             click.echo(f"istos-queue: {served.target} failed to import\n{user_traceback(failure)}", err=True)
             return NO_IMPORT
     try:
-        return asyncio.run(_run(served, app))
+        from istos_worker.fleet.loops import run_in_loop
+
+        return run_in_loop(_run(served, app))
     except (IstosError, OSError, ValueError) as failed:
         click.echo(f"istos-queue: {failed}", err=True)
         return FAILED

@@ -51,6 +51,7 @@ class Enqueuer:
         self._loop = asyncio.get_running_loop()
         self._open: dict[tuple[str, Params, bytes | None, float], _Bucket] = {}
         self._flush_planned = False
+        self._asked: set[asyncio.Future[bytes | None]] = set()
         self._sending: set[asyncio.Task[None]] = set()
 
     def join(
@@ -100,9 +101,11 @@ class Enqueuer:
         except Exception as refused:  # the session is closed, or Zenoh refuses the key: theirs to see
             _fail(bucket.futures, refused)
             return
+        self._asked.add(asked)
         asked.add_done_callback(partial(self._on_first_reply, bucket, request))
 
     def _on_first_reply(self, bucket: _Bucket, request: Request, asked: asyncio.Future[bytes | None]) -> None:
+        self._asked.discard(asked)
         failure = None if asked.cancelled() else asked.exception()
         raw = None if asked.cancelled() or failure is not None else asked.result()
         if raw is None and not isinstance(failure, TimeoutError):
@@ -126,8 +129,9 @@ class Enqueuer:
     async def aclose(self) -> None:
         """Returns when everything is delivered or given up."""
         self._flush()
-        while self._sending:
-            await asyncio.gather(*self._sending, return_exceptions=True)
+        while self._sending or self._asked:
+            under_way: list[asyncio.Future[Any]] = [*self._sending, *self._asked]
+            await asyncio.wait(under_way)
 
     async def _send_slowly(self, bucket: _Bucket, request: Request) -> None:
         try:

@@ -54,6 +54,6 @@ def test_the_report_is_the_same_whoever_is_killed(fleet: Fleets, tmp_path: Path)
     found = asyncio.run(index_with_deaths(fleet, program, paths, tmp_path / "report.json"))
 
     for name in ("files", "unparsable", "lines", "functions", "classes"):
-        assert found[name] == expected[name]  # type: ignore[literal-required]
+        assert found[name] == expected[name]
     assert program.stop() == 0
     program.assert_nothing_left()

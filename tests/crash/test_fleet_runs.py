@@ -7,82 +7,18 @@ import json
 import signal
 import socket
 import urllib.request
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from istos_worker.client import Client
 from supervisor.control_client import ask
+from tests.fixtures.fleet_jobs import APP, hold_a_job, result_of, run_jobs, with_client
 from tests.fixtures.fleets import Fleets, RunningFleet, titles
 from tests.fixtures.owners import Owners
 from tests.fixtures.programs import LONG_S
 
 pytestmark = pytest.mark.crash
-
-APP = """
-import asyncio, logging, os, time
-from pathlib import Path
-from istos_worker import App
-
-app = App()
-app.queue("jobs/a", keep_results=True, lease_s=30)
-app.queue("jobs/b", keep_results=True)
-log = logging.getLogger("app")
-
-
-@app.worker("jobs/a")
-def work(job):
-    log.info("working on %s", job)
-    return [job, os.environ["ISTOS_WORKER_INDEX"], os.environ["ISTOS_WORKER_COUNT"],
-            os.environ["ISTOS_WORKER_GENERATION"]]
-
-
-@app.worker("jobs/b", concurrency=2)
-async def wait_for(job, ctx):
-    # Runs until a file is there: tests decide when a job ends.
-    Path(job + ".started").touch()
-    with open(job + ".starts", "a") as starts:
-        starts.write(f"{os.getpid()} {ctx.attempt}\\n")
-    while not Path(job).exists():
-        await asyncio.sleep(0.01)
-    return ctx.attempt
-"""
-
-
-async def with_client(fleet: Fleets, work: Callable[[Client], Awaitable[Any]]) -> Any:
-    async with Client(fleet.network) as client:
-        return await work(client)
-
-
-def run_jobs(fleet: Fleets, number: int) -> list[Any]:
-    async def work(client: Client) -> list[Any]:
-        ids = await client.enqueue_many("jobs/a", range(number), timeout_s=LONG_S)
-        ended = [await client.result("jobs/a", job_id, wait_s=LONG_S) for job_id in ids]
-        assert {one["state"] for one in ended} == {"done"}
-        return [one["result"] for one in ended]
-
-    return list(asyncio.run(with_client(fleet, work)))
-
-
-def hold_a_job(fleet: Fleets, program: RunningFleet, path: Path) -> str:
-    """The id of a job that now runs, and does until `path` exists."""
-
-    async def work(client: Client) -> str:
-        return await client.enqueue("jobs/b", str(path), timeout_s=LONG_S)
-
-    job_id = str(asyncio.run(with_client(fleet, work)))
-    started = Path(f"{path}.started")
-    program.until(started.exists, "started job")
-    return job_id
-
-
-def result_of(fleet: Fleets, job_id: str) -> Any:
-    async def work(client: Client) -> Any:
-        return await client.result("jobs/b", job_id, wait_s=LONG_S, timeout_s=LONG_S)
-
-    return asyncio.run(with_client(fleet, work))
 
 
 @pytest.fixture
@@ -102,13 +38,15 @@ def test_jobs_run_and_the_fleet_shows_itself_and_leaves(fleet: Fleets, running: 
     assert {result[3] for result in results} == {"1"}
     assert {result[1] for result in results} <= {"0", "1"}
     running.until(
-        lambda: {
-            "istos-worker: zygote gen 1",
-            "istos-worker: owner",
-            "istos-worker: worker 0 gen 1 [0/6 busy]",
-            "istos-worker: worker 1 gen 1 [0/6 busy]",
-        }
-        <= set(titles(running.family())),
+        lambda: (
+            {
+                "istos-worker: zygote gen 1",
+                "istos-worker: owner",
+                "istos-worker: worker 0 gen 1 [0/6 busy]",
+                "istos-worker: worker 1 gen 1 [0/6 busy]",
+            }
+            <= set(titles(running.family()))
+        ),
         "titles",
     )
     assert sum(worker["done"] for worker in running.workers()) == 50

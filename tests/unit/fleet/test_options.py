@@ -24,7 +24,12 @@ def options_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """The Options that a command line leads to, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     seen: list[Options] = []
-    monkeypatch.setattr(worker_run, "start", lambda options: seen.append(options) or 0)
+
+    def start(options: Options) -> int:
+        seen.append(options)
+        return 0
+
+    monkeypatch.setattr(worker_run, "start", start)
 
     def parse(*words: str, env: dict[str, str] | None = None) -> Options:
         outcome = CliRunner().invoke(run, list(words), env=env)

@@ -67,12 +67,13 @@ class WorkerLink:
         self._channel = Channel(sock, on_message=self._received, on_eof=self._orphaned)
         self._cell = cell
         self._recorder = recorder
+        recorder.on_parent_death = self._fuse_if_orphan
         self._parents = {berth.supervisor_pid}
         self._ladder = Ladder()
         self._stream = OrderStream()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._is_orphan = False
+        self._is_orphan = self._fused = False
         self._retiring = False
         self._title = (-1, -1)
         self._busy_of = (0, 0)
@@ -117,6 +118,7 @@ class WorkerLink:
         if self._timer is not None:
             self._timer.cancel()
         # The descriptor stays open: its end-of-file is this process's death, which is yet to come.
+        self._channel.detach()
         self._stream.close()
 
     def orders(self) -> OrderStream:
@@ -232,7 +234,15 @@ class WorkerLink:
             self._leave_behind_a_fuse()
             self._stream.put(Orphaned(deadline_s=self.berth.drain_s))
 
+    def _fuse_if_orphan(self) -> None:
+        """In the signal handler itself: a blocked loop would not get to it."""
+        if os.getppid() not in self._parents:
+            self._leave_behind_a_fuse()
+
     def _leave_behind_a_fuse(self) -> None:
         """Nobody is left to KILL this process: a C thread ends it even if the interpreter hangs."""
+        if self._fused:
+            return
+        self._fused = True
         with contextlib.suppress(RuntimeError, ValueError, OSError):
             faulthandler.dump_traceback_later(self.berth.drain_s + _LAST_RESORT_S, exit=True)

@@ -20,6 +20,7 @@ class Recorder:
     def __init__(self) -> None:
         self._seen: collections.deque[tuple[int, float]] = collections.deque(maxlen=100)
         self.wake: Callable[[], object] | None = None
+        self.on_parent_death: Callable[[], None] | None = None
 
     def install(self) -> None:
         for signum in RECORDED:
@@ -34,6 +35,8 @@ class Recorder:
 
     def _record(self, signum: int, _frame: FrameType | None) -> None:
         self._seen.append((signum, time.monotonic()))
+        if signum == PARENT_DIED and self.on_parent_death is not None:
+            self.on_parent_death()
         if self.wake is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed already
                 self.wake()

@@ -49,6 +49,11 @@ class Channel:
         loop.add_reader(self._sock.fileno(), self._read)
         self._flush()
 
+    def detach(self) -> None:
+        """The loop ends, the link does not: what is sent from now on is sent at once or lost."""
+        self._detach()
+        self._loop = None
+
     def close(self) -> None:
         if self._sock.fileno() >= 0:
             self._detach()

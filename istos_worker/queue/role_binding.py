@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from istos_worker.errors import BadRequestError, IstosError
+from istos_worker.errors import BadRequestError, IstosError, StorageUnavailableError
 from istos_worker.queue.records import Cancel, Effects, Instant, Order
 from istos_worker.queue.role_gate import Gate
 from istos_worker.queue.role_outgoing import Courier
@@ -110,7 +110,12 @@ class Binding:
         self._store.submit(_Seen(changes, lambda: self._gone.difference_update(gone)))
 
     def on_reloaded(self) -> None:
-        """The state was read anew from the medium, and missed who came and went meanwhile."""
+        """The state was read anew from the medium: it knows of no one who waits, and missed who came and went
+        meanwhile."""
+        for call in list(self._parked):
+            call.failed(
+                StorageUnavailableError(f"queue {self.prefix}: the store failed meanwhile; ask again")
+            )
         known = [*((worker, True) for worker in self._alive), *((worker, False) for worker in self._gone)]
         self._tell_seen(known)
 

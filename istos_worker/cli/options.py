@@ -88,8 +88,15 @@ class Size(_IntType):
         return size
 
 
-class ListedText(_TextType):
+class Listed(_TextType):
     """A repeatable option's member; its environment variable separates them by commas or blanks."""
+
+    def split_envvar_value(self, rv: str) -> Sequence[str]:
+        return rv.replace(",", " ").split()
+
+
+class ListedText(Listed):
+    """Any text."""
 
     name = "text"
 
@@ -98,9 +105,6 @@ class ListedText(_TextType):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         return str(value).strip()
-
-    def split_envvar_value(self, rv: str) -> Sequence[str]:
-        return rv.replace(",", " ").split()
 
 
 def pyproject_table(directory: Path) -> dict[str, Any]:
@@ -128,6 +132,12 @@ class ConfiguredCommand(click.Command):
 
     env_prefix: ClassVar[str] = "ISTOS"
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._configurable = {_name_of(one): one for one in self.params if isinstance(one, click.Option)}
+        for name, option in self._configurable.items():
+            option.envvar = option.envvar or f"{self.env_prefix}_{name.upper()}"
+
     def make_context(
         self,
         info_name: str | None,
@@ -135,18 +145,24 @@ class ConfiguredCommand(click.Command):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        extra["auto_envvar_prefix"] = self.env_prefix
         extra["default_map"] = self._table()
         return super().make_context(info_name, args, parent, **extra)
 
     def _table(self) -> dict[str, Any]:
-        table = pyproject_table(Path.cwd())
-        options = {option.name: option for option in self.params if isinstance(option, click.Option)}
-        return {
-            name: [value] if options[name].multiple and not isinstance(value, list) else value
-            for name, value in table.items()
-            if name in options
-        }
+        """The table's values by the names of click's parameters."""
+        found: dict[str, Any] = {}
+        for name, value in pyproject_table(Path.cwd()).items():
+            option = self._configurable.get(name)
+            if option is not None and option.name is not None:
+                listed = option.multiple and not isinstance(value, list)
+                found[option.name] = [value] if listed else value
+        return found
+
+
+def _name_of(option: click.Option) -> str:
+    """`drain_timeout` for `--drain-timeout`, whatever the function's parameter is called."""
+    longest = max(option.opts, key=len)
+    return longest.lstrip("-").replace("-", "_")
 
 
 class WorkerCommand(ConfiguredCommand):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 import orjson
+from click.core import ParameterSource
 
-from istos_worker.cli.options import Duration, network_options
+from istos_worker.cli.options import Duration, Listed, network_options
 from istos_worker.errors import BadRequestError
 from istos_worker.wire.keys import queue_prefix
 from istos_worker.wire.settings import ZenohSettings
@@ -57,6 +59,11 @@ def asks_owner(command: F) -> F:
     def with_asking(
         *args: Any, network: ZenohSettings, token: str | None, timeout_s: float, **kwargs: Any
     ) -> Any:
+        ctx = click.get_current_context()
+        if ctx.get_parameter_source("listen") is not ParameterSource.COMMANDLINE:
+            network = replace(
+                network, listen=()
+            )  # that is where the owner listens, which shares the settings
         return command(*args, asking=Asking(network, token, timeout_s), **kwargs)
 
     return cast(F, with_asking)
@@ -65,7 +72,7 @@ def asks_owner(command: F) -> F:
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-class QueueName(click.ParamType if not TYPE_CHECKING else click.ParamType[str]):  # type: ignore[misc]
+class QueueName(Listed):
     """A queue's name, in its canonical form."""
 
     name = "prefix"

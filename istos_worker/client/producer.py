@@ -3,8 +3,11 @@ are in `calls` and `joining`."""
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -27,6 +30,7 @@ from istos_worker.wire.session import Session
 from istos_worker.wire.settings import ZenohSettings
 
 Token = str | bytes | None
+_UNDER_WAY = 3
 _MAX_BODY_BYTES = Limits().payload_bytes
 
 
@@ -188,16 +192,20 @@ class Producer:
         job_id: str | None = None,
     ) -> list[str]:
         queue, attachment = queue_prefix(prefix), self.attachment(token)
-        enqueuer = self.opened()[1]
+        caller, enqueuer = self.opened()
         batches = _batches(bodies, wfs)
         if job_id is not None and len(batches) > 1:
             raise ValueError(f"job_id= needs items that fit one batch of {MAX_BATCH}, got {len(bodies)}")
-        ids: list[str] = []
-        for batch, flows in batches:
+
+        async def send(batch: list[bytes], flows: list[str | None]) -> list[str]:
             base = job_id or new_job_id()
             request = batch_request(queue, batch, params, base, attachment, flows, always_many=True)
-            ids += await enqueuer.deliver(request, batch, params, timeout_s, wfs=flows)
-        return ids
+            return await enqueuer.deliver(request, batch, params, timeout_s, wfs=flows)
+
+        def at_once() -> int:
+            return _UNDER_WAY if caller.known_dialect(queue) == "extended" else 1
+
+        return await _in_order([partial(send, batch, flows) for batch, flows in batches], at_once)
 
     async def chain(
         self,
@@ -322,6 +330,27 @@ def _job_params(**named: Any) -> Params:
     return tuple(
         [(name, value) for name, value in named.items() if value is not None and value != _UNSET.get(name)]
     )
+
+
+async def _in_order(
+    sends: Sequence[Callable[[], Coroutine[Any, Any, list[str]]]], at_once: Callable[[], int]
+) -> list[str]:
+    """Everything that was sent, in order. The first goes alone, since it finds the owner; then a few are on
+    their way at a time, and arrive in the order in which they were sent."""
+    ids: list[str] = await sends[0]() if sends else []
+    under_way: deque[asyncio.Task[list[str]]] = deque()
+    try:
+        for send in sends[1:]:
+            under_way.append(asyncio.create_task(send()))
+            if len(under_way) >= at_once():
+                ids += await under_way.popleft()
+        while under_way:
+            ids += await under_way.popleft()
+    finally:
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+    return ids
 
 
 def _batches(

@@ -42,7 +42,7 @@ class Commands:
 
     def serve(self, *words: str, listen: bool = True) -> subprocess.Popen[str]:
         """The owner process, once it has said that it is ready."""
-        network = ("--listen", self.endpoint) if listen else ()
+        network = ("--listen", self.endpoint, "--scouting", "off") if listen else ()
         process = subprocess.Popen(
             (*COMMAND, "serve", *words, *network),
             cwd=self.folder,

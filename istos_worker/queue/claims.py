@@ -32,7 +32,7 @@ class Claims:
                 return []
             holder = self._leases.holders.ensure(request.worker)
             holder.tasks = request.tasks
-            self._leases.sign_of_life(holder, now)
+            self._leases.sign_of_life(holder, self._ledger.settings.grace_s, now)
             if (repeated := self._repeated(holder, request.seq)) is not None:
                 return repeated
         if request.n < 1:
@@ -75,7 +75,7 @@ class Claims:
     def _hand_out(
         self, picker: Picker, n: int, request: ClaimRequest, holder: Holder | None, now: Instant
     ) -> list[Delivery]:
-        lease_s = request.lease_s or self._ledger.settings.lease_s
+        lease_s = self._ledger.settings.lease_s if request.lease_s is None else request.lease_s
         claim_seq = request.seq or 0
         hold, take = self._leases.hold, picker.take
         deliveries: list[Delivery] = []

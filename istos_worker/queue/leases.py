@@ -62,14 +62,16 @@ class Leases:
         lease_s = self._ledger.settings.lease_s
         job.lease_until = now.wall + lease_s
         if holder is not None and holder.tokened:
-            self.sign_of_life(holder, now)
+            self.sign_of_life(holder, lease_s, now)
         else:
             self.timers.set(job.seq, now.mono + lease_s)
 
-    def sign_of_life(self, holder: Holder, now: Instant) -> None:
-        """A missing holder spoke: its token may be late, its jobs are not lost."""
+    def sign_of_life(self, holder: Holder, for_s: float, now: Instant) -> None:
+        """A missing holder spoke, so its jobs are not lost yet. A claim proves little, and gains it one more grace:
+        it may have been under way when its process died."""
         if holder.is_missing:
-            self.graces.set(holder.number, now.mono + self._ledger.settings.lease_s)
+            due = max(now.mono + for_s, self.graces.get(holder.number) or 0.0)
+            self.graces.set(holder.number, due)
 
     # tokens
 

@@ -48,6 +48,14 @@ def check_new_job(new: NewJob, settings: QueueSettings) -> None:
 
 
 def _check_texts(new: NewJob, settings: QueueSettings) -> None:
+    if (
+        new.wf is None
+        and new.correlation_id is None
+        and new.traceparent is None
+        and new.unique_key is None
+        and new.schedule is None
+    ):
+        return
     if new.wf is not None and len(new.wf) > 2 * settings.max_payload_bytes:
         raise PayloadTooLargeError(f"the job's workflow has {len(new.wf)} characters, too many")
     if new.wf is not None and not new.wf.isascii():

@@ -55,21 +55,27 @@ class ReadyLine:
             return heappop(heap)
         return rising.popleft()
 
-    def oldest_seqs(self) -> Iterator[int]:
+    def oldest_seqs(self, jobs: Mapping[int, Job]) -> Iterator[int]:
         """Where the oldest job is, unless priorities hide it."""
-        for keys in (self._rising, self._heap):
+        rising, heap = self._rising, self._heap
+        while rising and not _is_ready(jobs, rising[0]):
+            rising.popleft()
+        while heap and not _is_ready(jobs, heap[0]):
+            heappop(heap)
+        for keys in (rising, heap):
             if keys:
                 yield keys[0] & _SEQ_MASK
 
     def sweep(self, jobs: Mapping[int, Job]) -> None:
-        def is_ready(key: int) -> bool:
-            job = jobs.get(key & _SEQ_MASK)
-            return job is not None and job.state == READY
-
-        self._rising = deque(key for key in self._rising if is_ready(key))
-        self._heap = [key for key in self._heap if is_ready(key)]
+        self._rising = deque(key for key in self._rising if _is_ready(jobs, key))
+        self._heap = [key for key in self._heap if _is_ready(jobs, key)]
         heapify(self._heap)
         self.stale = 0
+
+
+def _is_ready(jobs: Mapping[int, Job], key: int) -> bool:
+    job = jobs.get(key & _SEQ_MASK)
+    return job is not None and job.state == READY
 
 
 class ReadyOrder:
@@ -123,13 +129,8 @@ class ReadyOrder:
 
     def oldest(self) -> Job | None:
         """The job that has been waiting longest, as far as the fronts of the lines show it."""
-        fronts = (
-            job
-            for line in self.lines.values()
-            for seq in line.oldest_seqs()
-            if (job := self._jobs.get(seq)) is not None and job.state == READY
-        )
-        return min(fronts, key=lambda job: job.seq, default=None)
+        fronts = [seq for line in self.lines.values() for seq in line.oldest_seqs(self._jobs)]
+        return self._jobs[min(fronts)] if fronts else None
 
 
 class Picker:

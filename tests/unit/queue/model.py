@@ -99,10 +99,10 @@ class Model:
             job.lease_due = mono + self.lease_s
         self.dirty.add(job.id)
 
-    def sign_of_life(self, worker: str, mono: float) -> None:
+    def sign_of_life(self, worker: str, seconds: float, mono: float) -> None:
         holder = self.worker(worker)
         if holder.tokened and not holder.up:
-            holder.grace = mono + self.lease_s
+            holder.grace = max(mono + seconds, holder.grace or 0.0)
 
     def drop(self, job: ModelJob) -> None:
         job.worker = None

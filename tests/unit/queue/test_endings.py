@@ -208,6 +208,18 @@ def test_stats_tell_counts_age_and_workers() -> None:
     assert stats.totals["enqueued"] == 3
 
 
+def test_the_age_of_the_oldest_ready_job_does_not_count_one_that_left() -> None:
+    bench = Bench()
+    oldest = bench.add()
+    bench.sleep(5)
+    bench.add()
+    bench.state.cancel(oldest, bench.now)
+
+    assert bench.state.stats(bench.now).oldest_ready_s == 0
+    bench.take()
+    assert bench.state.stats(bench.now).oldest_ready_s is None
+
+
 def test_why_names_what_a_job_waits_for() -> None:
     bench = Bench()
     mail = b'{"task":"mail","args":[],"kwargs":{}}'

@@ -320,3 +320,15 @@ def test_a_job_to_be_cancelled_is_not_delivered_again_whatever_its_holder_does()
         end(bench, ref(delivery))
 
         assert bench.job_state(job_id) == "cancelled", end.__name__
+
+
+def test_a_claim_that_was_under_way_when_its_worker_died_holds_a_job_for_one_grace() -> None:
+    bench = Bench(lease_s=30)
+    bench.state.worker_up("w", bench.now)
+    bench.state.worker_down("w", bench.now)
+    bench.add()
+    bench.take(worker="w", seq=1)
+
+    bench.sleep(5.1)
+
+    assert bench.counts() == {"ready": 1}

@@ -22,7 +22,7 @@ from istos_worker.queue.records import (
 from istos_worker.queue.state import QueueState
 from istos_worker.storage.protocol import Row, WriteBatch
 from tests.unit.queue.fakes import FakeMedium, FakeWaiter
-from tests.unit.queue.model import Model, ModelJob
+from tests.unit.queue.model import GRACE_S, Model, ModelJob
 
 LEASE_S = 10.0
 TTL_S = 50.0
@@ -171,7 +171,7 @@ class Queue(RuleBasedStateMachine):
             assert answer == []
             return
         if worker is not None:
-            self.model.sign_of_life(worker, self.mono)
+            self.model.sign_of_life(worker, GRACE_S, self.mono)
             self.model.worker(worker).seq = request.seq
             self.model.worker(worker).granted = []
             self.end_parked(worker)
@@ -201,7 +201,7 @@ class Queue(RuleBasedStateMachine):
         if any(request.worker == worker for request, _ in self.parked.values()):
             return
         answer = self.state.claim(ClaimRequest(n=3, worker=worker, seq=known.seq), self.now)
-        self.model.sign_of_life(worker, self.mono)
+        self.model.sign_of_life(worker, GRACE_S, self.mono)
         assert isinstance(answer, list)
         still = [
             (job_id, fence)
@@ -278,7 +278,7 @@ class Queue(RuleBasedStateMachine):
             assert cancelled == ([job.id] if job.cancel_asked else [])
             job.lease_until = self.wall + LEASE_S
             if job.worker is not None and self.model.worker(job.worker).tokened:
-                self.model.sign_of_life(job.worker, self.mono)
+                self.model.sign_of_life(job.worker, LEASE_S, self.mono)
             else:
                 job.lease_due = self.mono + LEASE_S
         self.turn()

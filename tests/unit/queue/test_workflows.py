@@ -7,8 +7,10 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from istos_worker.queue.records import InvalidChordError, NewJob
+from istos_worker.queue.records import ClaimRequest, Delivery, InvalidChordError, JobRef, NewJob
 from tests.unit.queue.fakes import Bench, ref
 
 
@@ -280,3 +282,64 @@ def test_a_cancelled_member_counts_as_a_failed_one() -> None:
     bench.state.cancel(job_id, bench.now)
 
     assert orjson.loads(bench.take().body)["results"] == [{"error": "cancelled", "job_id": job_id}]
+
+
+class ChordRun:
+    """A chord under a script of good and bad luck; every step claims a job and does something with it."""
+
+    def __init__(self, size: int, prefix: str) -> None:
+        self.bench = Bench(max_attempts=100, crash_budget=100, lease_s=10)
+        self.callbacks: list[bytes] = []
+        self.sent: dict[str, bytes] = {}
+        self._last: JobRef | None = None
+        for index in range(size):
+            self.bench.add(b"%d" % index, job_id=f"m{index}", wf=member(index, size, prefix=prefix))
+
+    def step(self, what: str) -> None:
+        found = self.bench.state.claim(ClaimRequest(), self.bench.now)
+        assert isinstance(found, list)
+        if what == "expire":
+            self.bench.sleep(11)
+        elif what == "crash":
+            self.bench.restart()
+        elif what == "repeat":
+            if self._last is not None:
+                self.bench.state.ack(self._last, self.bench.now, result=b"9", advance=True)
+        elif found:
+            getattr(self, what)(found[0])
+        for one in self.bench.turn().outgoing:
+            self.sent[str(one.job.job_id)] = one.job.body
+
+    def work(self, delivery: Delivery) -> None:
+        self._last = ref(delivery)
+        outcome = self.bench.state.ack(self._last, self.bench.now, result=delivery.body, advance=True)
+        if outcome.ok and delivery.job_id == "c1.cb":
+            self.callbacks.append(delivery.body)
+
+    def lose(self, delivery: Delivery) -> None:
+        """The ack is heard, but its turn never becomes durable."""
+        self.bench.state.ack(ref(delivery), self.bench.now, result=delivery.body, advance=True)
+        self.bench.restart()
+
+    def fail(self, delivery: Delivery) -> None:
+        self.bench.state.nack(ref(delivery), self.bench.now, error="x")
+
+
+steps = st.lists(
+    st.sampled_from(["work", "work", "work", "crash", "lose", "repeat", "fail", "expire"]), max_size=40
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(size=st.integers(1, 4), script=steps, own=st.booleans())
+def test_whatever_crashes_a_chord_calls_back_exactly_once(size: int, script: list[str], own: bool) -> None:
+    run = ChordRun(size, "jobs/q" if own else "jobs/other")
+    for what in script:
+        run.step(what)
+    for _ in range(3 * size + 3):
+        run.bench.sleep(11)
+        run.step("work")
+
+    bodies = run.callbacks if own else list(run.sent.values())
+    assert [orjson.loads(body)["results"] for body in bodies] == [list(range(size))]
+    assert run.bench.counts() == {}

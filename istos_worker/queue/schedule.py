@@ -83,7 +83,8 @@ def ticks_due(
     after = tick_time(last_tick) if last_tick is not None else since
     if after is None:
         return []
-    after, now = after.astimezone(UTC), now.astimezone(UTC)  # within one zone, Python compares the clocks' faces
+    # In UTC: within any one zone, Python compares the faces of the clocks.
+    after, now = after.astimezone(UTC), now.astimezone(UTC)
     if after >= now:
         return []
     if policy == "all":

@@ -4,28 +4,22 @@ who bring their own operations. Knows callers; the rules are the state machine's
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import TypeVar
 
-from istos_worker.errors import IstosError, StorageUnavailableError
+from istos_worker.queue.calls import Request, ResultWaiter, delivered, record_of
 from istos_worker.queue.engine import Clock, Engine, Operation, system_clock
 from istos_worker.queue.records import (
     DEAD,
-    LEASED,
     PUBLIC_STATE,
     CancelReply,
     ClaimRequest,
-    Delivery,
     Effects,
     Enqueued,
     Extended,
     Instant,
-    Job,
     JobRecord,
     JobRef,
-    JobResult,
     JobState,
     NewJob,
     Parked,
@@ -136,7 +130,7 @@ class QueueStore:
         if not self._engine.is_loaded:
             await self.load()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._engine.submit(_Request(apply, future))
+        self._engine.submit(Request(apply, future))
         return await future
 
     # jobs
@@ -187,7 +181,7 @@ class QueueStore:
 
         def take(state: QueueState, now: Instant) -> JobRecord | None:
             deliveries = state.claim(request, now)
-            return None if isinstance(deliveries, Parked) or not deliveries else _delivered(deliveries[0])
+            return None if isinstance(deliveries, Parked) or not deliveries else delivered(deliveries[0])
 
         return await self.run(take)
 
@@ -252,7 +246,7 @@ class QueueStore:
     async def result(self, job_id: str, *, wait_s: float = 0.0) -> tuple[str, bytes | None]:
         """`(state, result)`; the state is "unknown" for a job that never was or is forgotten. `wait_s`: how long to
         wait for a job that is not finished yet."""
-        waiter = _ResultWaiter(asyncio.get_running_loop().create_future())
+        waiter = ResultWaiter(asyncio.get_running_loop().create_future())
         answer = await self.run(lambda state, now: state.await_result(waiter, job_id, now, wait_s=wait_s))
         if not isinstance(answer, Parked):
             return answer.state, answer.result
@@ -265,7 +259,7 @@ class QueueStore:
 
     async def dead_letters(self) -> list[JobRecord]:
         return await self.run(
-            lambda state, now: [_record(job) for job in state.dead_jobs() if job.state == DEAD]
+            lambda state, now: [record_of(job) for job in state.dead_jobs() if job.state == DEAD]
         )
 
     async def stats(self) -> dict[str, int]:
@@ -285,73 +279,3 @@ class QueueStore:
         """Counts a member of a chord as done. The results in member order, for the member that completes it (and
         for its repeats); None for every other. Raises ValueError when the index does not fit."""
         return await self.run(lambda state, now: state.report(chord_id, index, size, result, now))
-
-
-class _Request(Generic[T]):
-    """A function on the state, and the future of its value."""
-
-    __slots__ = ("_apply", "_future", "_value")
-
-    def __init__(self, apply: Callable[[QueueState, Instant], T], future: asyncio.Future[T]) -> None:
-        self._apply = apply
-        self._future = future
-
-    def apply(self, state: QueueState, now: Instant) -> None:
-        self._value = self._apply(state, now)
-
-    def done(self) -> None:
-        if not self._future.done():
-            self._future.set_result(self._value)
-
-    def failed(self, error: IstosError) -> None:
-        if not self._future.done():
-            self._future.set_exception(error)
-
-
-class _ResultWaiter:
-    __slots__ = ("future",)
-
-    def __init__(self, future: asyncio.Future[JobResult]) -> None:
-        self.future = future
-
-    def deliver(self, answer: JobResult, /) -> None:
-        if not self.future.done():
-            self.future.set_result(answer)
-
-    def failed(self, error: StorageUnavailableError, /) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
-
-
-def _delivered(delivery: Delivery) -> JobRecord:
-    """The job as it was delivered, whatever has become of it since."""
-    return replace(
-        _record(delivery.job),
-        state=PUBLIC_STATE[LEASED],
-        attempts=delivery.attempt,
-        fence=delivery.fence,
-    )
-
-
-def _record(job: Job) -> JobRecord:
-    return JobRecord(
-        id=job.id,
-        data=job.body,
-        state=job.public_state,
-        attempts=job.attempts,
-        max_attempts=job.max_attempts,
-        enqueued_at=job.enqueued_at,
-        lease_until=job.lease_until,
-        not_before=job.not_before,
-        priority=job.priority,
-        seq=job.seq,
-        last_error=job.last_error,
-        result=None if job.result is None else base64.b64encode(job.result).decode(),
-        completed_at=job.completed_at,
-        wf=job.wf,
-        correlation_id=job.correlation_id,
-        traceparent=job.traceparent,
-        fence=job.fence,
-        crashes=job.crashes,
-        history=tuple(job.history or ()),
-    )

@@ -77,6 +77,10 @@ class Binding:
 
     def _take(self, verb: str, key: str, queries: list[Incoming]) -> None:
         submit, gate = self._store.submit, self._gate
+        if not self._handles:  # they came while we stopped: the next owner will answer them
+            for query in queries:
+                query.drop()
+            return
         for query in queries:
             call = Call(verb, query, {}, self._limits, self._parked)
             try:

@@ -14,6 +14,8 @@ from istos_worker.wire.auth import AuthContext, Authorizer, judge
 
 log = logging.getLogger(__name__)
 
+PATIENCE_S = 30.0
+
 
 class Gate:
     """Asks the authorizer about each call. A sync authorizer is asked at once; an async one in a task of the
@@ -52,10 +54,13 @@ class Gate:
 
     async def _judge(self, call: Call, ctx: AuthContext, verdict: Awaitable[Any]) -> None:
         try:
-            judge(await verdict, ctx)
+            async with asyncio.timeout(PATIENCE_S):
+                judge(await verdict, ctx)
         except asyncio.CancelledError:
-            call.failed(IstosError("the owner is stopping"))
+            call.query.drop()  # we stop; the caller sees that nobody is here, and looks for the next owner
             raise
+        except TimeoutError:
+            call.failed(IstosError(f"the authorizer has not decided within {PATIENCE_S:g} s"))
         except Exception as refused:
             call.failed(self._as_error(refused, call.verb))
         else:

@@ -282,6 +282,42 @@ async def test_a_slow_authorizer_delays_only_its_own_caller(node: Live) -> None:
     assert await ready(client, "jobs/t") == 2
 
 
+async def test_an_authorizer_that_never_decides_is_a_refusal(
+    node: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("istos_worker.queue.role_gate.PATIENCE_S", 0.05)
+
+    async def authorizer(ctx: AuthContext) -> bool:
+        await asyncio.Event().wait()
+        return True
+
+    await node.own("jobs/t", authorizer=authorizer)
+    client = await node.client()
+
+    with pytest.raises(IstosError, match="not decided"):
+        await client.enqueue("jobs/t", 1)
+
+
+async def test_a_call_that_an_authorizer_ponders_goes_to_the_next_owner(node: Live) -> None:
+    asked = asyncio.Event()
+
+    async def authorizer(ctx: AuthContext) -> bool:
+        asked.set()
+        await asyncio.Event().wait()
+        return True
+
+    first = await node.own("jobs/t", authorizer=authorizer)
+    client = await node.client()
+    pending = asyncio.create_task(client.enqueue("jobs/t", 1, timeout_s=20))
+    await asked.wait()
+    await first.aclose()
+
+    await node.own("jobs/t")
+
+    assert await pending
+    assert await ready(client, "jobs/t") == 1
+
+
 async def test_a_failing_authorizer_is_a_refusal(node: Live) -> None:
     def authorizer(ctx: AuthContext) -> bool:
         raise KeyError(ctx.verb)

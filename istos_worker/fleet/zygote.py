@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from functools import partial
@@ -11,9 +12,12 @@ def main() -> int:
     from istos_worker.fleet.plan import Plan
 
     plan = Plan.take(os.environ)
-    # All that workers need is imported here, so that they share it.
+    # All that workers need is imported here, so that they share it (uvloop alone is 3 MB).
+    with contextlib.suppress(ImportError):
+        import uvloop  # noqa: F401
     import zenoh
 
+    import istos_worker.app.serving  # noqa: F401
     from istos_worker.fleet.application import Application, LoadRefused
     from istos_worker.fleet.process import live
     from supervisor.zygote import LoadFailed, serve_zygote

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from supervisor import reaper
+from supervisor import prctl, reaper
 from supervisor.berth import Berth
 from supervisor.board import CELLS
 from supervisor.exits import Exit, Lost, exit_from_status
@@ -328,4 +328,4 @@ class Crew:
 
 def _still_there(pid: int) -> bool:
     # Without a subreaper (macOS) an orphan is init's child: only its pid tells.
-    return reaper.is_child(pid) or (os.uname().sysname == "Darwin" and reaper.exists(pid))
+    return reaper.is_child(pid) if prctl.ADOPTS_ORPHANS else reaper.exists(pid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+ADOPTS_ORPHANS = sys.platform == "linux"
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 

@@ -15,7 +15,6 @@ from supervisor.workers import Worker
 
 log = logging.getLogger(__name__)
 
-MEASURE_EVERY_S = 5.0
 SAMPLES_ABOVE = 3
 _MIB = 2**20
 
@@ -34,11 +33,10 @@ class Samples:
 
 @dataclass(slots=True, kw_only=True)
 class Recycler:
-    """`measure_every_s` in seconds."""
+    """Memory is that of `supervisor.memory`: a peak that is over, or pages shared with others, count for nothing."""
 
     crew: Crew
     recycling: Recycling
-    measure_every_s: float = MEASURE_EVERY_S
     baseline: int | None = None
     samples: dict[int, Samples] = field(default_factory=dict)
     _next_at: float = 0.0
@@ -61,7 +59,7 @@ class Recycler:
             return
         ready = self.crew.ready()
         if ready:
-            self._next_at = now + self.measure_every_s
+            self._next_at = now + self.recycling.measure_every_s
         self.samples = {worker.serial: self.samples.get(worker.serial, Samples()) for worker in ready}
         for worker in ready:
             size = self.size(worker)

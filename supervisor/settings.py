@@ -59,8 +59,10 @@ class Recycling:
     max_units_jitter: int = 0
     max_memory_bytes: int | None = None
     max_lifetime_s: float | None = None
+    measure_every_s: float = 5.0
 
     def __post_init__(self) -> None:
+        _positive("measure_every_s", self.measure_every_s)
         _positive("max_units", self.max_units)
         _positive("max_memory_bytes", self.max_memory_bytes)
         _positive("max_lifetime_s", self.max_lifetime_s)

@@ -173,6 +173,27 @@ def test_workers_recycled_by_age(fleet: Fleet) -> None:
     fleet.ends(0)
 
 
+def test_workers_that_grow_are_recycled_after_several_samples(fleet: Fleet) -> None:
+    app = """
+import asyncio
+kept = []
+async def main(link):
+    async with link:
+        link.ready()
+        asyncio.get_running_loop().call_later(0.5, lambda: kept.append(b"x" * 100_000_000))
+        async for order in link.orders():
+            return 0
+"""
+    fleet.start(app, procs=1, recycling={"max_memory_bytes": 60_000_000, "measure_every_s": 0.1})
+
+    exit_ = fleet.wait("exit")
+
+    assert exit_["expected"]
+    assert "MiB private memory, 3 times above the limit" in fleet.log_text()
+    fleet.signal(signal.SIGTERM)
+    fleet.ends(0)
+
+
 def test_a_memory_limit_below_the_idle_baseline_is_refused_with_numbers(fleet: Fleet) -> None:
     fleet.start(procs=1, recycling={"max_memory_bytes": 1000})
 

@@ -120,7 +120,9 @@ def runtime_root() -> Path:
 
 def _root_path(env: Mapping[str, str]) -> Path:
     base = env.get("XDG_RUNTIME_DIR")
-    root = Path(base) / "istos-worker" if base else Path(tempfile.gettempdir()) / f"istos-worker-{os.getuid()}"
+    root = (
+        Path(base) / "istos-worker" if base else Path(tempfile.gettempdir()) / f"istos-worker-{os.getuid()}"
+    )
     # A socket's path must fit into 108 bytes (unix(7)), 104 on macOS.
     return root if len(os.fsencode(root)) <= 60 else Path(f"/tmp/istos-worker-{os.getuid()}")
 

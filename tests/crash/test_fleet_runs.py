@@ -277,3 +277,19 @@ def test_a_handler_reaches_queues_of_other_owners_also_after_its_own_owner_died(
     program.owner_process().kill()
     assert asyncio.run(with_client(fleet, relay_one)) == "ready"
     assert program.stop() == 0
+
+
+def test_reload_option_brings_changed_code(fleet: Fleets) -> None:
+    fleet.write("app", APP)
+    program = fleet.start("app", "--embedded", "--data", ":memory:", "--procs", "1", "--reload")
+    program.until_serving(1)
+    changed = APP.replace('"ISTOS_WORKER_GENERATION"]', '"ISTOS_WORKER_GENERATION"] + " new"')
+
+    def reloaded() -> bool:
+        fleet.write("app", changed)  # again, as the watcher may not have been there the first time
+        return any(one["generation"] > 1 for one in program.workers())
+
+    program.until(lambda: reloaded() or None, "new generation")
+    assert run_jobs(fleet, 1)[0][3].endswith(" new")
+    assert program.stop() == 0
+    program.assert_nothing_left()

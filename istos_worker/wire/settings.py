@@ -23,6 +23,10 @@ LOOPBACK = "tcp/127.0.0.1:0"
 KEEP_ALIVE_LEASE_S = 5.0
 """A frozen process loses its liveliness token after this long (CONTRACT.md 4.3; Zenoh's own default is 10)."""
 
+STUCK_S = 1.5
+"""Sending to somebody who takes nothing more waits this long, then the connection to them is closed. It is the
+sender's event loop that waits: a frozen worker must not stop an owner for long (Zenoh's own value is 5)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZenohSettings:
@@ -75,7 +79,8 @@ class ZenohSettings:
     def _own(self) -> dict[str, Any]:
         mode = self.effective_mode
         own: dict[str, Any] = {"mode": mode, "scouting": self._scouting()}
-        own["transport"] = {"link": {"tx": {"lease": int(self.lease_s * 1000)}}}
+        patience = {"congestion_control": {"block": {"wait_before_close": int(STUCK_S * 1e6)}}}
+        own["transport"] = {"link": {"tx": {"lease": int(self.lease_s * 1000), "queue": patience}}}
         # Nobody is waited for at the opening: a first request that finds no owner is repeated by its caller.
         own["open"] = {"return_conditions": {"connect_scouted": False, "declares": False}}
         if self.namespace:

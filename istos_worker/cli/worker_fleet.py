@@ -24,9 +24,10 @@ log = logging.getLogger("istos_worker.fleet")
 def run_fleet(options: Options, plan: Plan, runtime: RuntimeDir) -> int:
     from supervisor.main import run
 
-    with configure_logs(process="supervisor", **plan.log.named()), _reloader(options):
+    with configure_logs(process="supervisor", **plan.log.named()) as writer, _reloader(options):
         log.info("workers: %d, of %s; %s", plan.procs, ", ".join(plan.targets), _arithmetic(options, plan))
-        return run(settings_of(options, plan, runtime), FleetHooks(runtime.figures))
+        hooks = FleetHooks(runtime.figures, lines_lost=lambda: writer.lost)
+        return run(settings_of(options, plan, runtime), hooks)
 
 
 def _arithmetic(options: Options, plan: Plan) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from istos_worker.observability.exposition import Metric, render
@@ -29,8 +30,9 @@ _HELP = {
 class FleetHooks:
     """Called in the supervisor's loop; reads only small files of the runtime folder."""
 
-    def __init__(self, figures: Path) -> None:
+    def __init__(self, figures: Path, *, lines_lost: Callable[[], int]) -> None:
         self._folder = figures
+        self._lines_lost = lines_lost
         self._of_the_dead: dict[str, QueueFigures] = {}
 
     def on_exit(self, obituary: Obituary) -> Body | None:
@@ -50,7 +52,7 @@ class FleetHooks:
         alive = [
             read_figures(self._folder, worker.pid) for worker in status.workers if worker.pid is not None
         ]
-        return render([*fleet_metrics(status), *queue_metrics(alive, self._of_the_dead)])
+        return render([*fleet_metrics(status, self._lines_lost()), *queue_metrics(alive, self._of_the_dead)])
 
 
 def reason_of(obituary: Obituary) -> str:
@@ -66,7 +68,7 @@ def _size(size: float) -> str:
     return f"{size:.1f} GiB"
 
 
-def fleet_metrics(status: Status) -> list[Metric]:
+def fleet_metrics(status: Status, lines_lost: int) -> list[Metric]:
     stages = dict.fromkeys(("booting", "ready", "leaving"), 0)
     for worker in status.workers:
         stages[worker.stage] = stages.get(worker.stage, 0) + 1
@@ -117,7 +119,7 @@ def fleet_metrics(status: Status) -> list[Metric]:
                 ("stalls", "Workers killed because their event loop was blocked.", totals.stalls),
                 ("reloads", "Reloads completed.", totals.reloads),
                 ("reload_failures", "Reloads rolled back.", totals.reload_failures),
-                ("log_lines_lost", "Log lines dropped because nobody read them.", totals.log_lines_lost),
+                ("log_lines_lost", "Log lines dropped because nobody read them.", lines_lost),
             )
         ),
         Metric(

@@ -118,7 +118,9 @@ class LineWriter(logging.Handler):
         self._lock_fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC) if lock is not None and needs_lock else None
         self._lines: deque[bytes] = deque()
         self._capacity = capacity
-        self._lost = 0
+        self.lost = 0
+        """Lines dropped so far because nobody read them in time."""
+        self._lost_told = 0
         self._changed = threading.Event()
         self._written = threading.Event()
         self._closing = False
@@ -132,7 +134,7 @@ class LineWriter(logging.Handler):
             self.handleError(record)
             return
         if len(self._lines) >= self._capacity:
-            self._lost += 1
+            self.lost += 1
             return
         self._lines.append(line.encode("utf-8", "backslashreplace") + b"\n")
         self._changed.set()
@@ -166,8 +168,8 @@ class LineWriter(logging.Handler):
             self._written.set()
 
     def _report_lost(self) -> None:
-        if self._lost and len(self._lines) < self._capacity // 2:
-            lost, self._lost = self._lost, 0
+        if self.lost > self._lost_told and len(self._lines) < self._capacity // 2:
+            lost, self._lost_told = self.lost - self._lost_told, self.lost
             record = logging.makeLogRecord(
                 {"name": __name__, "levelno": logging.WARNING, "levelname": "WARNING"}
                 | {"msg": "%d log lines were lost: nobody read them in time", "args": (lost,)}
@@ -218,7 +220,7 @@ def configure_logs(
     format_: str = "text",
     lock: str | None = None,
     filters: Sequence[logging.Filter] = (),
-) -> Iterator[None]:
+) -> Iterator[LineWriter]:
     """Sends this process's log records to stderr until the end of the block.
 
     An application that has configured the root logger keeps its handlers in text mode. In JSON mode those that
@@ -235,7 +237,7 @@ def configure_logs(
         logger.setLevel(level.upper())
     logging.captureWarnings(True)
     try:
-        yield
+        yield writer
     finally:
         writer.close()
         for logger in carriers:

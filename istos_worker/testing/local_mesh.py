@@ -46,22 +46,29 @@ class VirtualClock:
 class _Question:
     """One request; its reply resolves the asker's future in the next turn of the loop, as a network would."""
 
-    __slots__ = ("_future", "attachment", "payload")
+    __slots__ = ("_future", "attachment", "hides_fence", "payload")
 
     def __init__(
         self, payload: bytes | None, attachment: bytes | None, future: asyncio.Future[bytes | None]
     ) -> None:
+        self.hides_fence = False
         self.payload = payload or b""
         self.attachment = attachment
         self._future = future
 
     def reply(self, payload: bytes, /) -> None:
         if not self._future.done():
-            self._future.set_result(payload)
+            self._future.set_result(_without_fence(payload) if self.hides_fence else payload)
 
     def drop(self) -> None:
         if not self._future.done():
             self._future.set_result(None)
+
+
+def _without_fence(payload: bytes) -> bytes:
+    reply = orjson.loads(payload)
+    reply.pop("fence", None)
+    return orjson.dumps(reply)
 
 
 def _time_out(future: asyncio.Future[bytes | None]) -> None:
@@ -139,6 +146,7 @@ class LocalMesh:
         prefix, _, verb = key.rpartition("/")
         future: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         question = _Question(payload, attachment, future)
+        question.hides_fence = verb == "claim" and prefix in self.is_base
         self.asked.append((verb, params))
         state = self.owners.get(prefix)
         if state is None or verb not in VERB_RUNS or (prefix in self.is_base and verb not in BASE_VERBS):

@@ -83,6 +83,8 @@ class BasePump:
             return False
         # Also during a drain: a job cannot be handed back to this kind of owner.
         self._slots.offer([Delivery(self._settings.prefix, reply, time.monotonic())])
+        if reply.get("fence") is not None:
+            raise OwnerLost("the owner speaks more than the base protocol")  # it will be asked again
         return True
 
     async def _confirm_for_ever(self) -> None:

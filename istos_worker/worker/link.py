@@ -112,9 +112,14 @@ class OwnerLink:
         try:
             if await self._knows("info"):
                 return "istos-worker"
-            # Peer 0.3 has no `info`, but answers `result` for any id. An owner of ours may have come up between
-            # the two questions: hence the second `info`.
-            if await self._knows("result", "job_id=-") and not await self._knows("info"):
+            # Peer 0.3 has no `info`, but answers `result` for any id. An owner of ours may come up between two
+            # questions, or restart: hence both twice.
+            for _ in range(2):
+                if not await self._knows("result", "job_id=-"):
+                    break
+                if await self._knows("info"):
+                    return "istos-worker"
+            else:
                 return "peer 0.3"
         except (UnauthorizedError, ForbiddenError) as refused:
             raise refusal(refused) from refused

@@ -45,7 +45,7 @@ class Outage:
         if is_new:
             self._since = time.monotonic()
             self._tries = 1
-        if is_new or reason != self._reason:
+        if is_new or refused != self._refused:  # the wording may change from try to try
             level = logging.ERROR if refused else logging.WARNING
             log.log(level, "queue %s: not consuming: %s", self._prefix, reason, extra={"queue": self._prefix})
         self._reason, self._refused = reason, refused

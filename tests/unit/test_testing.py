@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from istos_worker import testing as harness
 from istos_worker.app import App
 from istos_worker.context import JobContext
 from istos_worker.testing import Testing, VirtualClock
@@ -26,7 +25,7 @@ async def test_a_task_runs_when_told_and_its_result_is_there() -> None:
     async def add(a: int, b: int) -> int:
         return a + b
 
-    async with harness.testing(app) as t:
+    async with app.testing() as t:
         job = await add.enqueue(1, b=2)
         assert await job.status() == "ready"
         (ran,) = await t.run_all()
@@ -47,7 +46,7 @@ async def test_retries_run_as_the_clock_moves() -> None:
             raise ValueError("mail server is down")
         return "sent"
 
-    async with harness.testing(app) as t:
+    async with app.testing() as t:
         job_id = await t.enqueue("jobs/mail", "a@b.c")
         (first,) = await t.run_all()
         assert isinstance(first.exception, ValueError)
@@ -71,7 +70,7 @@ async def test_a_job_that_always_fails_ends_in_the_dead_letters() -> None:
     def send(to: str) -> None:
         raise ValueError(f"no such address: {to}")
 
-    async with harness.testing(app) as t:
+    async with app.testing() as t:
         job = await send.enqueue("nobody")
         await t.run_until_idle()
 
@@ -94,7 +93,7 @@ async def test_what_a_handler_enqueues_is_seen_and_carries_its_correlation_id() 
     async def count(job: Any, ctx: JobContext) -> None:
         seen.append(ctx.correlation_id)
 
-    async with harness.testing(app) as t:
+    async with app.testing() as t:
         await t.enqueue("jobs/mail", 1)
         await t.run_all()
         assert t.enqueued("jobs/stats") == [{"sent": 1}]
@@ -118,7 +117,7 @@ async def test_chains_and_chords_run_through() -> None:
     async def report(job: Any) -> None:
         ends.append(job)
 
-    async with harness.testing(app) as t:
+    async with app.testing() as t:
         await app.chain(["jobs/stats", "jobs/stats", "jobs/mail"], 3)
         await app.chord("jobs/stats", [1, 2, 3], callback=("jobs/mail", "sum"))
         await t.run_until_idle()
@@ -143,7 +142,7 @@ async def test_dependencies_are_overridden_and_hooks_run() -> None:
         steps.append(db)
 
     app.dependency_overrides[database] = lambda: "fake"
-    async with harness.testing(app) as t:
+    async with app.testing() as t:
         await t.enqueue("jobs/stats", None)
         await t.run_all()
 
@@ -159,7 +158,7 @@ async def test_snoozing_moves_the_virtual_clock_and_no_other() -> None:
             raise Snooze(3600)
         return ctx.attempt
 
-    async with harness.testing(app) as t:
+    async with app.testing() as t:
         began = t.clock().mono
         job_id = await t.enqueue("jobs/stats", None)
         ran = await t.run_until_idle()
@@ -175,7 +174,7 @@ async def test_a_job_that_enqueues_itself_for_ever_is_noticed() -> None:
     async def again(job: Any) -> None:
         await app.enqueue("jobs/stats", job)
 
-    async with harness.testing(app) as t:
+    async with app.testing() as t:
         await t.enqueue("jobs/stats", None)
         with pytest.raises(RuntimeError, match="still not idle after 20 attempts"):
             await t.run_until_idle(limit=20)

@@ -102,6 +102,19 @@ async def test_snooze_and_hand_back_are_nacks_here(house: House) -> None:
     assert house.job(hanging).attempts == 1
 
 
+async def test_an_owner_taken_for_a_base_owner_by_mistake_is_recognised_by_its_fences(
+    house: House,
+) -> None:
+    async with house.working(double, poll_interval_s=0.01) as worker:
+        await house.until(lambda: worker.statistics.owner == "peer 0.3")
+        house.mesh.is_base.clear()
+        job_id = house.enqueue(1)
+        await house.ended(job_id)
+        after = house.enqueue(2)
+        await house.ended(after)
+        assert worker.statistics.owner == "istos-worker"
+
+
 async def test_an_owner_that_learns_the_extensions_is_noticed_after_it_was_away(house: House) -> None:
     started, finish = asyncio.Event(), asyncio.Event()
 

@@ -116,10 +116,17 @@ class ZenohSettings:
     def open_failure(self, reason: str) -> str:
         """One line for the operator."""
         if self.is_nobody_there(reason):
-            return f"nobody answers at {', '.join(self.connect)}: is the owner or router there running?"
+            also = ", and do its TLS and password settings fit ours" if self._is_guarded else ""
+            return f"nobody answers at {', '.join(self.connect)}: is the owner or router there running{also}?"
         where = ", ".join((*self.connect, *self.listen)) or LOOPBACK
         told = _ZENOH_SOURCE.sub("", reason).strip()
         return f"cannot open a Zenoh session ({self.effective_mode}, {where}): {told}"
+
+    @property
+    def _is_guarded(self) -> bool:
+        return bool(self.tls or self.username) or any(
+            one.startswith(("tls/", "quic/")) for one in self.connect
+        )
 
     def is_nobody_there(self, reason: str) -> bool:
         """True when Zenoh's reason is that nothing could be connected to."""

@@ -82,7 +82,8 @@ class Keeper:
         """Everything else is gone: now it is its turn."""
         if not self._stopping:
             self._stopping = True
-            self._drain(now, "the fleet stops")
+            if self.pid is not None:
+                self._drain(now, "the fleet stops")
 
     def kill(self) -> None:
         self._stopping = True

@@ -42,7 +42,6 @@ class Totals:
     stalls: int = 0
     reloads: int = 0
     reload_failures: int = 0
-    log_lines_lost: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,8 +61,7 @@ class Stopping:
                 for worker in self.crew.workers:
                     worker.kill("the fleet was killed")
             return now > self._deadline + _UNKILLABLE_S and self._abandon()
-        if self.keeper is not None and self.keeper.pid is not None:
-            self.keeper.kill() if self.rung is Rung.KILL else self.keeper.stop(now)
+        if not self._companion_gone(now):
             return False
         self.generations.dismiss_unneeded(set())
         if now > self._deadline + _UNKILLABLE_S:
@@ -72,6 +71,14 @@ class Stopping:
 
     def next_deadline(self, now: float) -> float:
         return self._deadline if self.under_way and self._deadline > now else now + 3600.0
+
+    def _companion_gone(self, now: float) -> bool:
+        if self.keeper is None:
+            return True
+        self.keeper.stop(now)
+        if self.rung is Rung.KILL:
+            self.keeper.kill()
+        return self.keeper.pid is None
 
     def _instruct(self, worker: Worker, now: float) -> None:
         reason = self.verdict.reason if self.verdict is not None else "stopping"

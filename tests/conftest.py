@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parent.parent
 if str(ROOT) not in sys.path:  # `pytest` alone, without `python -m`
@@ -23,10 +20,3 @@ from tests.fixtures.fleets import fleet, namespace, runtime_folder  # noqa: E402
 from tests.fixtures.owners import owner  # noqa: E402
 
 __all__ = ["fleet", "namespace", "owner", "runtime_folder"]
-
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """A test's name must be the same in every process of xdist: no object's address in it."""
-    item._nodeid = _ADDRESS.sub("", item.nodeid)  # type: ignore[attr-defined]

@@ -180,20 +180,25 @@ class Caller:
                 raise unreachable(prefix, patience)
 
     async def _probe(self, prefix: str, timeout_s: float) -> Dialect | None:
-        # Two questions that change nothing: our owners alone have `info`, peer 0.3 has `result`.
+        found = await self._look(prefix, timeout_s)
+        if found == "base":
+            # An owner of ours that goes away between the two questions looks the same, once.
+            found = await self._look(prefix, timeout_s)
+        if found is not None:
+            self._dialects[prefix] = found
+        return found
+
+    async def _look(self, prefix: str, timeout_s: float) -> Dialect | None:
+        # Two questions that change nothing: our owners alone have `info`, peer 0.3 has `result`. Ours declares
+        # `info` first and withdraws it last, and it is asked last: with `result` there, it is there too.
         # Any reply will do, an error too.
-        asked = [
-            Request.of(prefix, "info"),
-            Request.of(prefix, "result", {"job_id": "-"}),
-        ]
-        info, result = await asyncio.gather(
+        asked = [Request.of(prefix, "result", {"job_id": "-"}), Request.of(prefix, "info")]
+        result, info = await asyncio.gather(
             *(self.ask(request, timeout_s) for request in asked), return_exceptions=True
         )
         if isinstance(info, bytes):
-            self._dialects[prefix] = "extended"
-        elif info is None and isinstance(result, bytes):
-            self._dialects[prefix] = "base"
-        return self._dialects.get(prefix)
+            return "extended"
+        return "base" if info is None and isinstance(result, bytes) else None
 
 
 def unreachable(prefix: str, patience: Patience) -> OwnerUnreachable:

@@ -65,7 +65,7 @@ class Binding:
     def undeclare(self) -> None:
         """Stops answering, and lets go of callers that wait: they see that nobody is here."""
         handles, self._handles = self._handles, []
-        for handle in handles:
+        for handle in reversed(handles):
             handle.undeclare()
         if self._gate is not None:
             self._gate.close()

@@ -92,6 +92,7 @@ class Call:
 
 
 VERB_RUNS: dict[str, Callable[[Call, QueueState, Instant], Reply | None]] = {
+    "info": role_admin.info,  # first: whoever sees any verb of ours can see this one (client/calls.py)
     "enqueue": role_enqueue.enqueue,
     "enqueue_many": role_enqueue.enqueue_many,
     "claim": role_delivery.claim,
@@ -103,7 +104,6 @@ VERB_RUNS: dict[str, Callable[[Call, QueueState, Instant], Reply | None]] = {
     "result": role_admin.result,
     "dead": role_admin.dead,
     "chord": role_admin.chord,
-    "info": role_admin.info,
     "stats": role_admin.stats,
     "cancel": role_admin.cancel,
     "pause": role_admin.pause,

@@ -166,6 +166,8 @@ async def _run(served: Served, app: App | None) -> int:
     async with contextlib.AsyncExitStack() as stack:
         storage, told = _storage(served, app)
         roles = _roles(served, app, storage)
+        for role in roles:
+            role.ha = role.ha or served.ha
         network = _network(served, app)
         session = await Session.open(network)
         stack.push_async_callback(session.aclose)

@@ -25,6 +25,7 @@ from istos_worker.worker.threads import SlotThreads
 from istos_worker.worker.workplace import Gate, Workplace
 
 log = logging.getLogger(__name__)
+_LEAVING_S = 0.5
 
 
 class Consumer:
@@ -44,6 +45,8 @@ class Consumer:
         self._gate = gate
         self._link = OwnerLink(session, settings)
         self._outage = Outage(settings.prefix, statistics=statistics, on_change=hooks.on_change)
+        self._numbers = ClaimNumbers()
+        self._leaving_since: float | None = None
         self._nudged = asyncio.Event()
         self._pump: SettlePump | BasePump | None = None
         self._threads = SlotThreads(settings.concurrency, name=settings.prefix, on_freed=self._freed)
@@ -71,9 +74,7 @@ class Consumer:
             gate=gate,
             on_ready=self._outage.over,
         )
-        self._settle = SettlePump(
-            place, prefetch=prefetch, numbers=ClaimNumbers(), tasks=handlers.announced()
-        )
+        self._settle = SettlePump(place, prefetch=prefetch, numbers=self._numbers, tasks=handlers.announced())
         self._base = BasePump(place, serializer=serializer)
 
     def _freed(self) -> None:
@@ -113,9 +114,19 @@ class Consumer:
                 self._outage.note(str(failed))
             else:
                 return
-            if self._gate.draining and self.slots.idle and not self._outbox:
+            if self._may_leave():
                 return
             await self._pause()
+
+    def _may_leave(self) -> bool:
+        """Whether a drain can end without an owner: nothing is held, as far as is known. A claim whose reply was
+        lost may have brought jobs, so the owner is looked for a moment longer."""
+        if not self._gate.draining or not self.slots.idle or self._outbox:
+            return False
+        now = asyncio.get_running_loop().time()
+        if self._leaving_since is None:
+            self._leaving_since = now
+        return not self._numbers.unanswered or now - self._leaving_since > _LEAVING_S
 
     async def _serve(self, dialect: Dialect) -> None:
         """Raises OwnerLost; returns when a drain is complete."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 from functools import partial
 
 
 def main() -> int:
+    # Nothing here is garbage: it is collected once before the first fork, and workers switch it on again.
+    gc.disable()
     from istos_worker.fleet.plan import Plan
 
     plan = Plan.take(os.environ)

@@ -3,6 +3,7 @@ application code; `--solo` is the exception, and its module is imported only the
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
 import os
@@ -126,6 +127,7 @@ def _run_check(options: Options) -> int:
 def _run_solo(options: Options) -> int:
     from istos_worker.fleet.solo import run_solo
     from supervisor.early import release_signals
+    from supervisor.pidfile import Pidfile
 
     if options.reload:
         from istos_worker.cli.worker_reload import rerun_on_change
@@ -133,7 +135,11 @@ def _run_solo(options: Options) -> int:
         return rerun_on_change(sys.argv)
     plan = plan_of(options, os.environ)
     release_signals()
-    return run_solo(plan)
+    try:
+        with contextlib.nullcontext() if options.pidfile is None else Pidfile(options.pidfile):
+            return run_solo(plan)
+    except OSError as refused:
+        raise click.ClickException(str(refused)) from refused
 
 
 def _run_fleet(options: Options) -> int:

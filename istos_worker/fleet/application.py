@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from istos_worker.errors import StorageUnavailableError
 from istos_worker.fleet.consumers import Consumption
 from istos_worker.fleet.plan import Plan
 from istos_worker.fleet.target import TargetError, load_apps, user_traceback
@@ -41,12 +42,10 @@ class Application:
             self._apps = load_apps(self.plan.targets)
             self._check_consumed()
         except TargetError as useless:
-            raise LoadRefused(f"istos-worker: {useless}") from useless
+            raise LoadRefused(str(useless)) from useless
         except BaseException as failure:  # the application's code: even a SystemExit is its failure to load
             targets = ", ".join(self.plan.targets)
-            raise LoadRefused(
-                f"istos-worker: {targets} failed to import\n{user_traceback(failure)}"
-            ) from failure
+            raise LoadRefused(f"{targets} failed to import\n{user_traceback(failure)}") from failure
 
     def _check_consumed(self) -> None:
         declared = self._declared_prefixes()
@@ -139,13 +138,18 @@ class Application:
             yield
 
     def storage(self) -> Storage:
-        """Where --data says. Raises OSError when the folder cannot be made."""
+        """Where --data says. Raises StorageUnavailableError when the folder cannot be made."""
         from istos_worker.storage import open_storage
 
         if self.plan.data is None or self.plan.data == ":memory:":
             return open_storage(None)
         folder = Path(self.plan.data)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as failed:
+            raise StorageUnavailableError(
+                f"cannot make the data folder {folder}: {failed.strerror}"
+            ) from failed
         return open_storage(f"sqlite:///{folder.absolute() / DATABASE}")
 
     # --- network -----------------------------------------------------------------------------------

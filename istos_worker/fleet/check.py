@@ -17,7 +17,7 @@ def main() -> int:
     try:
         application.load()
     except LoadRefused as refused:
-        print(refused, file=sys.stderr)
+        print(f"istos-worker: {refused}", file=sys.stderr)
         return NO_IMPORT
     for line in report(application):
         print(line)

@@ -50,7 +50,7 @@ async def _main(link: CompanionLink, application: Application) -> int:
         except LoadRefused as refused:
             return await _give_up(link, str(refused), NO_IMPORT)
         except (IstosError, OSError) as failed:
-            return await _give_up(link, f"istos-worker: the owner cannot start: {failed}", FAILED)
+            return await _give_up(link, f"the owner cannot start: {failed}", FAILED)
     return 0
 
 

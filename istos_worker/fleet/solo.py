@@ -8,7 +8,6 @@ import contextlib
 import logging
 import os
 import signal
-import sys
 from typing import Any
 
 from istos_worker.errors import IstosError
@@ -40,10 +39,10 @@ def run_solo(plan: Plan) -> int:
             application.load()
             return asyncio.run(_main(application))
         except LoadRefused as refused:
-            print(refused, file=sys.stderr)
+            log.error("%s", refused)
             return NO_IMPORT
         except (IstosError, OSError) as failed:
-            print(f"istos-worker: {failed}", file=sys.stderr)
+            log.error("%s", failed)
             return FAILED
 
 

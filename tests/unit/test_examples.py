@@ -41,3 +41,7 @@ def test_index_sources_prints_its_report() -> None:
 def test_deliver_webhooks_delivers_every_event_after_two_refusals() -> None:
     shown = run_example("examples.deliver_webhooks")
     assert "50 events delivered in 150 tries, 1 given up" in shown
+
+
+def test_sync_producer_enqueues_without_an_event_loop() -> None:
+    assert "'state': 'done', 'result': 'hello ada'" in run_example("examples.sync_producer")

@@ -287,7 +287,8 @@ def test_reload_option_brings_changed_code(fleet: Fleets) -> None:
 
     def reloaded() -> bool:
         fleet.write("app", changed)  # again, as the watcher may not have been there the first time
-        return any(one["generation"] > 1 for one in program.workers())
+        workers = program.workers()
+        return bool(workers) and all(one["generation"] > 1 for one in workers)
 
     program.until(lambda: reloaded() or None, "new generation")
     assert run_jobs(fleet, 1)[0][3].endswith(" new")

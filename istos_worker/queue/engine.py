@@ -76,7 +76,8 @@ class Engine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: list[Operation] = []
         self._is_called = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = 0.0
         self._busy: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -252,9 +253,10 @@ class Engine:
             return
         at = self._loop.time() + max(0.0, due - self._clock().mono)
         if self._timer is not None:
-            if self._timer.when() <= at:
+            if self._timer_at <= at:
                 return  # it fires early, finds nothing due, and sets itself anew
             self._timer.cancel()
+        self._timer_at = at  # not all of uvloop's handles know theirs
         self._timer = self._loop.call_at(at, self._wake)
 
     def _wake(self) -> None:

@@ -106,6 +106,12 @@ class Insight:
             barrier = self._workflows.barriers.get(job_id.removesuffix(".cb"))
             if barrier is not None and not barrier.is_closed:
                 return Why("unknown", f"waits for chord {_members(barrier.missing)} of {barrier.size}")
+            if barrier is not None and barrier.rows:
+                return Why(
+                    "unknown",
+                    f"all {barrier.size} members of its chord are done; the worker of member {barrier.closed_by} is"
+                    " to enqueue it",
+                )
         if job_id in self._ledger.tombs:
             return Why("unknown", "is finished, and its result was not kept")
         return Why("unknown", "is not known here: it never was, or its record has aged out")

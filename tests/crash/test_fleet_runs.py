@@ -9,6 +9,7 @@ import socket
 import urllib.request
 from pathlib import Path
 
+import psutil
 import pytest
 
 from istos_worker.client import Client
@@ -83,6 +84,24 @@ def test_a_killed_workers_job_runs_again_and_the_obituary_names_it(
     running.says(f"jobs/b/{job_id}")
     running.until_serving(2)
     assert running.stop() == 0
+
+
+def test_an_owner_elsewhere_is_told_of_a_death_by_the_replacement(
+    fleet: Fleets, owner: Owners, tmp_path: Path
+) -> None:
+    owner.start("jobs/a", "jobs/b")
+    fleet.write("app", APP)
+    program = fleet.start("app", "--procs", "1")
+    path = tmp_path / "go"
+    job_id = hold_a_job(fleet, program, path)
+
+    psutil.Process(int(Path(f"{path}.starts").read_text().split()[0])).kill()
+    program.until(lambda: len(Path(f"{path}.starts").read_text().splitlines()) == 2, "second start")
+    path.touch()
+
+    assert result_of(fleet, job_id)["state"] in ("done", "unknown")  # this owner keeps no results
+    assert "worker lost: killed by SIGKILL" in Path(f"{path}.starts").read_text()
+    assert program.stop() == 0
 
 
 def test_term_lets_a_running_job_finish(fleet: Fleets, running: RunningFleet, tmp_path: Path) -> None:

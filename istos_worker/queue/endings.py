@@ -7,7 +7,7 @@ from bisect import bisect_right
 from istos_worker.errors import ConflictError
 from istos_worker.queue.intake import Intake
 from istos_worker.queue.ledger import Ledger
-from istos_worker.queue.limits import MAX_HISTORY, MAX_HISTORY_CHARS, derived_id
+from istos_worker.queue.limits import MAX_HISTORY, MAX_HISTORY_CHARS, derived_id, short_error
 from istos_worker.queue.records import (
     CANCELLED,
     DEAD,
@@ -171,6 +171,20 @@ class Endings:
         if not enqueued.duplicate:
             self.die(self._ledger.by_id[enqueued.job_id], reason, now)
 
+    def bounce(self, note_id: int, reason: str, now: Instant) -> None:
+        """A continuation that its queue refuses for good stays here, as a dead letter."""
+        ledger = self._ledger
+        outgoing = ledger.unsent.get(note_id)
+        if outgoing is None:
+            return
+        self._workflows.sent(note_id)
+        new = outgoing.job
+        if new.job_id is not None and (new.job_id in ledger.by_id or new.job_id in ledger.tombs):
+            new.job_id = None
+        job = ledger.by_id[self._intake.continuation(new, now).job_id]
+        job.bound_for = outgoing.prefix
+        self.die(job, short_error(f"queue {outgoing.prefix} refused it: {reason}"), now)
+
     # what was kept
 
     def expire(self, now: Instant) -> None:
@@ -217,6 +231,10 @@ class Endings:
                 return False
             ledger.by_key[job.unique_key] = job
         self.dead.remove(job)
+        if job.bound_for is not None:
+            ledger.forget(job)
+            self._workflows.post(job.bound_for, _as_new(job))
+            return True
         job.attempts = job.crashes = 0
         job.completed_at = job.expires_at = 0.0
         job.cancel_asked = False
@@ -233,6 +251,17 @@ class Endings:
             self.dead.remove(job)
             self._ledger.forget(job)
         return len(jobs)
+
+
+def _as_new(job: Job) -> NewJob:
+    return NewJob(
+        body=job.body,
+        job_id=job.id,
+        priority=job.priority,
+        wf=job.wf,
+        correlation_id=job.correlation_id,
+        traceparent=job.traceparent,
+    )
 
 
 def remember_error(job: Job, error: str) -> None:

@@ -32,6 +32,7 @@ _NAMED: Final = (
     ("t", "traceparent"),
     ("u", "unique_key"),
     ("x", "expires_at"),
+    ("p", "bound_for"),
     ("d", "completed_at"),
     ("n", "crashes"),
     ("a", "cancel_asked"),

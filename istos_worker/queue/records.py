@@ -111,6 +111,8 @@ class Job:
     unique_key: str | None = None
     expires_at: float = 0.0
     """Wall time by which the job must have been started once; 0: never."""
+    bound_for: str | None = None
+    """The queue that refused this continuation; requeued, it goes there."""
     completed_at: float = 0.0
     result: bytes | None = None
 

@@ -13,7 +13,7 @@ import orjson
 from istos_worker.errors import BadRequestError, IstosError, StorageUnavailableError
 from istos_worker.queue.records import Cancel, Effects, Instant, Order
 from istos_worker.queue.role_gate import Gate
-from istos_worker.queue.role_outgoing import Courier
+from istos_worker.queue.role_outgoing import Courier, Failure
 from istos_worker.queue.verbs import VERB_RUNS, Call
 from istos_worker.wire.codec import decode_params
 from istos_worker.wire.keys import last_part, notify_key, orders_key, owner_key, verb_key, worker_key
@@ -38,7 +38,7 @@ class Binding:
         log: logging.Logger,
     ) -> None:
         self.prefix = store.settings.prefix
-        self.courier = Courier(session, token=token, on_sent=self._on_sent)
+        self.courier = Courier(session, token=token, on_sent=self._on_sent, on_refused=self._on_refused)
         self._store = store
         self._session = session
         self._owner_id = owner_id
@@ -157,6 +157,9 @@ class Binding:
     def _on_sent(self, note_ids: Sequence[int]) -> None:
         self._store.submit(_Sent(note_ids))
 
+    def _on_refused(self, failures: Sequence[Failure]) -> None:
+        self._store.submit(_Refused(failures))
+
 
 class _Silent:
     """An operation that nobody waits for."""
@@ -194,6 +197,17 @@ class _Sent(_Silent):
     def apply(self, state: QueueState, now: Instant) -> None:
         for note_id in self._note_ids:
             state.sent(note_id, now)
+
+
+class _Refused(_Silent):
+    __slots__ = ("_failures",)
+
+    def __init__(self, failures: Sequence[Failure]) -> None:
+        self._failures = failures
+
+    def apply(self, state: QueueState, now: Instant) -> None:
+        for failure in self._failures:
+            state.refused(failure.note_id, failure.reason, now)
 
 
 class _Withdrawn(_Silent):

@@ -288,6 +288,11 @@ class QueueState:
         """The other owner has the continuation: strike it out."""
         self._workflows.sent(note_id)
 
+    def refused(self, note_id: int, reason: str, now: Instant) -> None:
+        """The other owner will never have the continuation: it becomes a dead letter here, and goes out again when it
+        is requeued."""
+        self._endings.bounce(note_id, reason, now)
+
     # time and effects
 
     def tick(self, now: Instant) -> None:

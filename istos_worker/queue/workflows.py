@@ -181,7 +181,11 @@ class Workflows:
     def _continue(self, prefix: str, new: NewJob, now: Instant) -> None:
         if self.is_own(prefix):
             self._intake.continuation(new, now)
-            return
+        else:
+            self.post(prefix, new)
+
+    def post(self, prefix: str, new: NewJob) -> None:
+        """For another queue: noted, and sent until its owner has it."""
         fields = (
             FORMAT,
             OUTGOING,

@@ -343,3 +343,40 @@ def test_whatever_crashes_a_chord_calls_back_exactly_once(size: int, script: lis
     bodies = run.callbacks if own else list(run.sent.values())
     assert [orjson.loads(body)["results"] for body in bodies] == [list(range(size))]
     assert run.bench.counts() == {}
+
+
+def refused(bench: Bench) -> str:
+    """A chain's next step that the other queue will not have."""
+    bench.add(job_id="one", wf=chain("jobs/other", "jobs/third"), priority=3, correlation_id="cid")
+    finish(bench, b'"r1"')
+    [outgoing] = bench.effects[-1].outgoing
+    bench.state.refused(outgoing.note_id, "payload_too_large: 9 bytes", bench.now)
+    bench.turn()
+    return "one.next"
+
+
+def test_a_continuation_that_its_queue_refuses_for_good_becomes_a_dead_letter() -> None:
+    bench = Bench()
+    job_id = refused(bench)
+    bench.restart()
+
+    [letter] = bench.state.dead_letters().jobs
+    assert (letter.job_id, letter.body) == (job_id, b'"r1"')
+    assert letter.last_error == "queue jobs/other refused it: payload_too_large: 9 bytes"
+    assert bench.turn().outgoing == []
+
+
+def test_requeued_it_goes_to_its_own_queue() -> None:
+    bench = Bench()
+    job_id = refused(bench)
+    bench.restart()
+
+    assert bench.state.requeue(job_id, bench.now) == 1
+    [outgoing] = bench.turn().outgoing
+    bench.restart()
+
+    assert (outgoing.prefix, outgoing.job.job_id, outgoing.job.body) == ("jobs/other", job_id, b'"r1"')
+    assert (outgoing.job.priority, outgoing.job.correlation_id) == (3, "cid")
+    assert outgoing.job.wf == chain("jobs/third")
+    assert bench.state.dead_letters().jobs == []
+    assert bench.claim() == []

@@ -19,14 +19,8 @@ class Pidfile:
         self._fd = -1
 
     def __enter__(self) -> Self:
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(self._fd, 32).decode(errors="replace").strip()
-            os.close(self._fd)
-            text = f"already running with pid {holder}, says pidfile"
-            raise OSError(errno.EEXIST, text, str(self._path)) from None
+        while self._fd < 0:
+            self._lock()
         os.ftruncate(self._fd, 0)
         os.write(self._fd, f"{os.getpid()}\n".encode())
         return self
@@ -37,3 +31,20 @@ class Pidfile:
         with contextlib.suppress(OSError):
             self._path.unlink()
         os.close(self._fd)
+
+    def _lock(self) -> None:
+        """Leaves no descriptor if the file locked is not, or no longer, the one that `path` names."""
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(fd), os.stat(self._path)):
+                self._fd = fd
+        except BlockingIOError:
+            holder = os.read(fd, 32).decode(errors="replace").strip()
+            text = f"already running with pid {holder}, says pidfile"
+            raise OSError(errno.EEXIST, text, str(self._path)) from None
+        except FileNotFoundError:
+            pass  # its last holder removed it meanwhile
+        finally:
+            if self._fd < 0:
+                os.close(fd)

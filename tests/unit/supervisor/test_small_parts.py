@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
 import os
 import signal
@@ -159,6 +160,25 @@ def test_a_pidfile_is_held_by_one_and_a_stale_one_is_taken_over(tmp_path: Path) 
             pass
 
     assert not path.exists()
+
+
+def test_a_pidfile_removed_by_its_last_holder_while_we_locked_it_is_not_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "pid"
+    lock = fcntl.flock
+
+    def holder_leaves_just_before(fd: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        path.unlink()
+        lock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", holder_leaves_just_before)
+
+    with Pidfile(path):
+        assert path.read_text() == f"{os.getpid()}\n"
+        with pytest.raises(OSError, match="already running"), Pidfile(path):
+            pass
 
 
 def test_a_log_pipe_that_is_full_loses_lines_and_says_so_later() -> None:

@@ -89,11 +89,6 @@ class Keeper:
         self._stopping = True
         self._signal(signal.SIGKILL)
 
-    def restart_on_request(self, now: float) -> None:
-        """Somebody sent TERM to it alone: it is stopped in order and started again."""
-        if not self.fleet_stops and not self._stopping and not self._leaving:
-            self._drain(now, "asked to by a signal")
-
     def ask_for_stacks(self) -> None:
         self._signal(signal.SIGUSR1)
         if self._channel is not None:
@@ -181,14 +176,15 @@ class Keeper:
                 reason = f"{self.companion.title} gave up"
                 self.conclude(Verdict(exit_code=exit_code, reason=reason, text=text))
             case {"t": "signaled"}:
-                self.ground.loop.call_later(_ASKED_BY_SIGNAL_S, self._asked_by_signal)
+                self.ground.loop.call_later(_ASKED_BY_SIGNAL_S, self._asked_by_signal, self.pid)
             case {"t": "tasks", "text": text}:
                 log.warning("tasks of %s:\n%s", self.companion.title, text, extra={"tasks": text})
         self.ground.wake()
 
-    def _asked_by_signal(self) -> None:
-        """Unless the signal went to the whole group, in which case the fleet stops anyway."""
-        self.restart_on_request(self.ground.loop.time())
+    def _asked_by_signal(self, pid: int | None) -> None:
+        """Somebody sent TERM to it alone (else the fleet stops): stopped in order and started again."""
+        if pid == self.pid and not (self.fleet_stops or self._stopping or self._leaving):
+            self._drain(self.ground.loop.time(), "asked to by a signal")
 
     def _drain(self, now: float, reason: str) -> None:
         self._leaving = True

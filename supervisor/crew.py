@@ -15,7 +15,7 @@ from supervisor import prctl, reaper
 from supervisor.berth import Berth
 from supervisor.board import CELLS
 from supervisor.exits import Exit, Lost, exit_from_status
-from supervisor.generations import Generations, Zygote
+from supervisor.generations import STACKS_TAKE_S, Generations, Zygote
 from supervisor.ground import Ground
 from supervisor.ledger import Ledger
 from supervisor.mourning import Mourning
@@ -29,6 +29,7 @@ from supervisor.workers import Stage, Worker
 log = logging.getLogger(__name__)
 
 _DEAF_FOR_S = 2.0
+_BOOTING_S = 2.0
 _GROUP_SIGNAL_S = 0.3
 _UNBORN_AT_MOST = 32
 
@@ -130,9 +131,18 @@ class Crew:
         return worker
 
     def retire(self, worker: Worker, reason: str) -> None:
-        """It may finish what it works on, however long that takes."""
+        """It may finish what it works on, however long that takes; one that boots holds nothing."""
         if worker.stays:
-            worker.drain(deadline_s=None, reason=reason, kill_at=None)
+            boots = worker.stage is Stage.BOOTING
+            kill_at = self.ground.loop.time() + _BOOTING_S if boots else None
+            worker.drain(deadline_s=None, reason=reason, kill_at=kill_at)
+
+    def kill(self, worker: Worker, because: str) -> None:
+        """One that is not born yet dies with the zygote that should have forked it long ago."""
+        if worker.pid is None:
+            self.generations.give_up_on(worker.zygote, "does not fork")
+        else:
+            worker.kill(because)
 
     def scale(self, wanted: int) -> None:
         self.wanted = wanted
@@ -160,7 +170,7 @@ class Crew:
             if worker.stage is Stage.BOOTING and now - worker.ordered_at > boot_s:
                 self._kill_after_stacks(worker, now, f"not ready within the boot timeout of {boot_s:g} s")
             elif worker.kill_at is not None and now >= worker.kill_at:
-                worker.kill("did not leave within its deadline")
+                self.kill(worker, "did not leave within its deadline")
             self._check_hearing(worker, now)
 
     def next_deadline(self, now: float) -> float:
@@ -202,8 +212,8 @@ class Crew:
                 self._became_ready(worker)
             case {"t": "retire", "reason": reason}:
                 worker.retire_reason = worker.retire_reason or reason
-            case {"t": "leaving", "reason": reason}:
-                self._leaves_by_signal(worker, reason)
+            case {"t": "leaving", "reason": reason, "at_once": at_once}:
+                self._leaves_by_signal(worker, reason, at_once=at_once)
             case {"t": "hangup"}:
                 if self.on_hangup is not None:
                     self.on_hangup(worker)
@@ -218,20 +228,16 @@ class Crew:
                 log.warning("tasks of worker %d (pid %s):\n%s", worker.slot, worker.pid, text, extra=extra)
         self.ground.wake()
 
-    def _leaves_by_signal(self, worker: Worker, reason: str) -> None:
+    def _leaves_by_signal(self, worker: Worker, reason: str, *, at_once: bool) -> None:
         """Its own ladder runs in it; here is the deadline behind it."""
         now, timeouts = self.ground.loop.time(), self.ground.settings.timeouts
-        again = worker.stage is Stage.LEAVING
-        worker.stage = Stage.LEAVING
-        worker.leave_reason = worker.leave_reason or reason
-        kill_at = now + (timeouts.hand_back_s if again else timeouts.drain_s)
-        worker.kill_at = kill_at if worker.kill_at is None else min(worker.kill_at, kill_at)
+        worker.leave(reason, now + (timeouts.hand_back_s if at_once else timeouts.drain_s))
         # If the signal went to the whole group, ours is on its way: no need to fork for that moment.
         self.ledger.hold(worker.slot, now + _GROUP_SIGNAL_S)
 
     def _gave_up(self, worker: Worker, text: str, exit_code: int) -> None:
         worker.last_words = text
-        if not worker.is_canary or worker.ready_at is not None:
+        if not worker.on_trial:
             self.ledger.conclude(Verdict(exit_code=exit_code, reason="a worker gave up", text=text))
 
     def _became_ready(self, worker: Worker) -> None:
@@ -282,13 +288,11 @@ class Crew:
         self._count_death(worker, self.ground.loop.time())
 
     def _kill_after_stacks(self, worker: Worker, now: float, because: str) -> None:
-        if worker.pid is None:
-            self.generations.give_up_on(worker.zygote, "does not fork")
-        elif worker.stalled_at is None:
+        if worker.stalled_at is None:
             worker.stalled_at = now
             worker.ask_for_stacks()
-        elif now - worker.stalled_at > 1.0:
-            worker.kill(because)
+        elif now - worker.stalled_at >= STACKS_TAKE_S:
+            self.kill(worker, because)
 
     def _check_hearing(self, worker: Worker, now: float) -> None:
         """Alive, but its end of the link is closed (the application closed all descriptors?)."""

@@ -32,13 +32,15 @@ class Desk:
         self._signals = Signals()
         self._heard: list[tuple[int, float]] = []
         self._reload_asked_at = float("-inf")
-        parts.crew.on_hangup = self._hung_up
 
     def install_handlers(self) -> None:
         loop = self._ground.loop
-        for signum in early.FLEET_SIGNALS:
-            if signum == signal.SIGHUP and signal.getsignal(signum) == signal.SIG_IGN:
-                continue  # nohup
+        obeyed = set(early.FLEET_SIGNALS)
+        if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # nohup
+            obeyed.remove(signal.SIGHUP)
+        else:
+            self._parts.crew.on_hangup = self._hung_up
+        for signum in obeyed:
             loop.add_signal_handler(signum, self._record, signum)
         loop.add_signal_handler(signal.SIGCHLD, self._ground.wake)
         early.release_signals()

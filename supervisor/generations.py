@@ -21,6 +21,8 @@ from supervisor.wire import Channel
 
 log = logging.getLogger(__name__)
 
+STACKS_TAKE_S = 1.0
+
 
 class Phase(enum.Enum):
     IMPORTING = "importing"
@@ -40,11 +42,16 @@ class Zygote:
     started_at: float
     phase: Phase = Phase.IMPORTING
     failure: str | None = None
+    late_since: float | None = None
     dismissed: bool = False
 
     @property
     def is_loaded(self) -> bool:
         return self.phase is Phase.LOADED
+
+    @property
+    def can_fork(self) -> bool:
+        return self.is_loaded and not self.dismissed and not self.channel.at_eof
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,7 +83,7 @@ class Generations:
     def loaded(self, generation: int) -> Zygote | None:
         """The zygote that can fork workers of `generation` now."""
         for zygote in self.zygotes:
-            if zygote.generation == generation and zygote.phase is Phase.LOADED and not zygote.dismissed:
+            if zygote.generation == generation and zygote.can_fork:
                 return zygote
         return None
 
@@ -112,18 +119,23 @@ class Generations:
 
     def give_up_on(self, zygote: Zygote, why: str) -> None:
         """It does not do its duty (stopped?): it is killed, its workers are adopted, another is started."""
-        log.error(
-            "zygote gen %d %s, killing it", zygote.generation, why, extra={"generation": zygote.generation}
-        )
-        self._kill(zygote)
+        if zygote.phase is not Phase.GONE:
+            extra = {"generation": zygote.generation}
+            log.error("zygote gen %d %s, killing it", zygote.generation, why, extra=extra)
+            zygote.phase = Phase.GONE
+            self._kill(zygote)
 
     def check_import_time(self, now: float) -> None:
+        """Where a late one hangs is asked first: what is killed at once says nothing."""
         limit_s = self.ground.settings.timeouts.boot_s
         for zygote in self.zygotes:
-            if zygote.phase is Phase.IMPORTING and now - zygote.started_at > limit_s:
-                self._failed(zygote, f"the application's import did not finish within {limit_s:g} s")
+            if zygote.phase is not Phase.IMPORTING or now - zygote.started_at <= limit_s:
+                continue
+            if zygote.late_since is None:
+                zygote.late_since = now
                 os.kill(zygote.pid, signal.SIGUSR1)
-                self.ground.loop.call_later(0.5, self._kill, zygote)
+            elif now - zygote.late_since >= STACKS_TAKE_S:
+                self._failed(zygote, f"the application's import did not finish within {limit_s:g} s")
 
     def dismiss(self, zygote: Zygote) -> None:
         """By force: it holds nothing, and an application's exit handlers might take their time."""
@@ -136,6 +148,8 @@ class Generations:
         for zygote in self.zygotes:
             if zygote.generation not in needed:
                 self.dismiss(zygote)
+        for generation in self.failures.keys() - needed:
+            del self.failures[generation]
 
     def exited(self, pid: int, exit_: Exit) -> Zygote | None:
         """None if `pid` was no zygote."""
@@ -201,6 +215,8 @@ class Generations:
         self.ground.wake()
 
     def _failed(self, zygote: Zygote, text: str) -> None:
+        """It is of no use, and a thread that its application left may keep it from exiting."""
+        self._kill(zygote)
         zygote.phase, zygote.failure = Phase.FAILED, text
         self.failures[zygote.generation] = text
 

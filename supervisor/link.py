@@ -96,6 +96,7 @@ class WorkerLink:
         """Say who this is, in case the zygote no longer can; as a parent it is as good as the supervisor."""
         self._parents.add(zygote_pid)
         self._channel.send({"t": "hello", "pid": os.getpid()})
+        self._fuse_if_orphan()  # both may have died before this process asked to be told
 
     def last_words(self, text: str) -> None:
         """Why this process ends; printed here only if the supervisor cannot."""
@@ -212,7 +213,8 @@ class WorkerLink:
         if self._ladder.rung == before:
             return
         reason = signal.Signals(signum).name
-        self._channel.send({"t": "leaving", "reason": reason})
+        at_once = self._ladder.rung >= Rung.HAND_BACK
+        self._channel.send({"t": "leaving", "reason": reason, "at_once": at_once})
         match self._ladder.rung:
             case Rung.DRAIN:
                 self._stream.put(Drain(deadline_s=self.berth.drain_s, reason=reason))

@@ -118,7 +118,7 @@ class Reloading:
             self._fail(zygote.failure or "the new zygote died")
 
     def _begin_canary(self, zygote: Zygote, now: float) -> None:
-        if self.rolling.incoming is not None or self.rolling.outgoing is not None:
+        if not self.rolling.idle:
             return  # a replacement is under way: one at a time
         if self.crew.wanted == 0:
             self._trust(zygote.generation)

@@ -25,10 +25,9 @@ class Rolling:
     _outgoing_since: float = 0.0
     _lingering: list[Worker] = field(default_factory=list)
 
-    def step(self, now: float) -> None:
-        self._settle(now)
-        if self.incoming is None and self.outgoing is None:
-            self._begin(now)
+    @property
+    def idle(self) -> bool:
+        return self.incoming is None and self.outgoing is None
 
     @property
     def complete(self) -> bool:
@@ -41,7 +40,8 @@ class Rolling:
             self.crew.retire(self.incoming, reason)
         self.incoming = None
 
-    def _settle(self, now: float) -> None:
+    def settle(self, now: float) -> None:
+        """Bring what is under way one step further."""
         alive = self.crew.workers
         incoming = self.incoming
         if incoming is not None and (incoming not in alive or incoming.stage is Stage.LEAVING):
@@ -67,8 +67,11 @@ class Rolling:
         patience_s = self.crew.ground.settings.timeouts.drain_s
         return now - self._outgoing_since > patience_s and len(self._lingering) < max(self.crew.wanted, 1)
 
-    def _begin(self, now: float) -> None:
-        for worker in sorted(self.crew.ready(), key=lambda worker: (worker.slot, worker.serial)):
+    def begin(self, now: float) -> None:
+        """The next replacement, if none is under way: another generation's first, then the oldest."""
+        if not self.idle:
+            return
+        for worker in sorted(self.crew.ready(), key=lambda one: (one.generation == self.target, one.serial)):
             reason = self._reason(worker, now)
             if reason is not None and self.crew.ledger.history(worker.slot).not_before <= now:
                 self._replace(worker, reason, now)

@@ -9,7 +9,6 @@ from typing import Self
 
 from supervisor.control import Commands, Control
 from supervisor.endpoint import Endpoint
-from supervisor.exits import ExitCode
 from supervisor.ground import Ground
 from supervisor.hooks import Hooks
 from supervisor.notify import Notifier
@@ -19,8 +18,6 @@ from supervisor.status import Status
 
 class Refused(Exception):  # noqa: N818
     """The fleet must not start: another one holds the pidfile or socket, a port is taken."""
-
-    exit_code = int(ExitCode.UNEXPECTED)
 
 
 class Services:

@@ -1,10 +1,8 @@
-"""How a fleet ends: workers, then the companion, then the zygotes. Only ever gets more urgent."""
+"""How a fleet ends: workers, then zygotes and the companion. Only ever gets more urgent."""
 
 from __future__ import annotations
 
 import logging
-import os
-import signal
 from dataclasses import dataclass
 
 from supervisor.companions import Keeper
@@ -30,6 +28,7 @@ class Stopping:
     rung: Rung = Rung.RUN
     verdict: Verdict | None = None
     _deadline: float = 0.0
+    _workers_gone: bool = False
 
     @property
     def under_way(self) -> bool:
@@ -45,7 +44,8 @@ class Stopping:
             self.keeper.fleet_stops = True
         timeouts = self.crew.ground.settings.timeouts
         patience_s = {Rung.DRAIN: timeouts.drain_s, Rung.HAND_BACK: timeouts.hand_back_s}.get(rung, 0.0)
-        self._deadline = now + patience_s
+        if not self._workers_gone:
+            self._deadline = now + patience_s
         log.info("stopping: %s", verdict.reason, extra={"rung": rung.name.lower(), "patience_s": patience_s})
         self._dismiss_importing()
         for worker in list(self.crew.workers):
@@ -55,30 +55,33 @@ class Stopping:
         self._deadline += gap_s
 
     def step(self, now: float) -> bool:
-        """True when everything is gone."""
-        if self.crew.workers:
-            if self.rung is Rung.KILL:
-                for worker in self.crew.workers:
-                    worker.kill("the fleet was killed")
-            return now > self._deadline + _UNKILLABLE_S and self._abandon()
-        if not self._companion_gone(now):
-            return False
-        self.generations.dismiss_unneeded(set())
-        if now > self._deadline + _UNKILLABLE_S:
-            for zygote in self.generations.zygotes:
-                os.kill(zygote.pid, signal.SIGKILL)
-        return not self.generations.zygotes
+        """True when everything is gone, or cannot be killed."""
+        if not self.crew.workers and not self._workers_gone:
+            self._workers_gone = True
+            self._stop_the_rest(now)
+        if self.rung is Rung.KILL:
+            self._kill()
+        return self._everything_gone() or (now > self._deadline + _UNKILLABLE_S and self._abandon())
 
     def next_deadline(self, now: float) -> float:
         return self._deadline if self.under_way and self._deadline > now else now + 3600.0
 
-    def _companion_gone(self, now: float) -> bool:
-        if self.keeper is None:
-            return True
-        self.keeper.stop(now)
-        if self.rung is Rung.KILL:
+    def _stop_the_rest(self, now: float) -> None:
+        self._deadline = now
+        self.generations.dismiss_unneeded(set())
+        if self.keeper is not None:
+            self._deadline = now + self.keeper.companion.stop_timeout_s
+            self.keeper.stop(now)
+
+    def _kill(self) -> None:
+        for worker in self.crew.workers:
+            self.crew.kill(worker, "the fleet was killed")
+        if self.keeper is not None and self._workers_gone:
             self.keeper.kill()
-        return self.keeper.pid is None
+
+    def _everything_gone(self) -> bool:
+        companion_gone = self.keeper is None or self.keeper.pid is None
+        return self._workers_gone and companion_gone and not self.generations.zygotes
 
     def _instruct(self, worker: Worker, now: float) -> None:
         reason = self.verdict.reason if self.verdict is not None else "stopping"
@@ -90,9 +93,7 @@ class Stopping:
                 worker.drain(deadline_s=self._deadline - now, reason=reason, kill_at=kill_at)
             case Rung.HAND_BACK:
                 worker.hand_back(reason=reason, kill_at=self._deadline)
-            case Rung.KILL:
-                worker.kill("the fleet was killed")
-            case Rung.RUN:
+            case Rung.KILL | Rung.RUN:
                 pass
 
     def _dismiss_importing(self) -> None:
@@ -102,5 +103,8 @@ class Stopping:
 
     def _abandon(self) -> bool:
         pids = [worker.pid for worker in self.crew.workers]
-        log.error("workers %s cannot be killed, leaving them", pids)
+        pids += [zygote.pid for zygote in self.generations.zygotes]
+        if self.keeper is not None and self.keeper.pid is not None:
+            pids.append(self.keeper.pid)
+        log.error("processes %s cannot be killed, leaving them", pids)
         return True

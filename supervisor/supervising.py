@@ -80,15 +80,16 @@ class Supervisor:
 
     async def run(self) -> int:
         self._desk.install_handlers()
+        self._begin()
         try:
             async with self._services:
                 return await self._until_gone()
         except Refused as refusal:
-            log.error("not started: %s", refusal)
-            return refusal.exit_code
+            verdict = Verdict(exit_code=ExitCode.UNEXPECTED, reason=f"not started: {refusal}")
+            self._desk.end(Rung.KILL, verdict, time.monotonic())
+            return await self._until_gone()
 
     async def _until_gone(self) -> int:
-        self._begin()
         while True:
             self._wake.clear()
             try:
@@ -133,13 +134,15 @@ class Supervisor:
         """What is done only while nobody has asked to stop."""
         self._generations.check_import_time(now)
         self._check_imports()
+        if self._ledger.verdict is not None:
+            return
+        self._generations.ensure(self._crew.trusted, now)
         if self._keeper is None or self._keeper.was_ready:
-            if self._ledger.ever_ready or self._crew.wanted == 0:
-                self._generations.ensure(self._crew.trusted, now)
             self._crew.fill(now)
         self._recycler.measure(now)
-        self._reloading.step(now)
-        self._rolling.step(now)
+        self._rolling.settle(now)
+        self._reloading.step(now)  # before the next one begins: much recycling must not keep it waiting
+        self._rolling.begin(now)
         needed = self._crew.generations_in_use() | self._reloading.needed_generations()
         self._generations.dismiss_unneeded(needed)
 

@@ -53,15 +53,26 @@ class Worker:
     def stays(self) -> bool:
         return self.stage is not Stage.LEAVING
 
+    @property
+    def on_trial(self) -> bool:
+        """If it fails, the worker it was to replace goes on."""
+        return self.ready_at is None and (self.is_canary or self.replaces is not None)
+
     def tell(self, order: Order) -> None:
         self.channel.send(to_wire(order))
 
+    def leave(self, reason: str, kill_at: float | None) -> None:
+        self.stage = Stage.LEAVING
+        self.leave_reason = self.leave_reason or reason
+        if kill_at is not None and (self.kill_at is None or kill_at < self.kill_at):
+            self.kill_at = kill_at
+
     def drain(self, *, deadline_s: float | None, reason: str, kill_at: float | None) -> None:
-        self._leave(reason, kill_at)
+        self.leave(reason, kill_at)
         self.tell(Drain(deadline_s=deadline_s, reason=reason))
 
     def hand_back(self, *, reason: str, kill_at: float) -> None:
-        self._leave(reason, kill_at)
+        self.leave(reason, kill_at)
         self.tell(HandBack(reason=reason))
 
     def ask_for_stacks(self) -> None:
@@ -81,9 +92,3 @@ class Worker:
 
     def ready_for_s(self, now: float) -> float | None:
         return None if self.ready_at is None else now - self.ready_at
-
-    def _leave(self, reason: str, kill_at: float | None) -> None:
-        self.stage = Stage.LEAVING
-        self.leave_reason = self.leave_reason or reason
-        if kill_at is not None and (self.kill_at is None or kill_at < self.kill_at):
-            self.kill_at = kill_at

@@ -136,6 +136,72 @@ def test_a_killed_zygote_disturbs_no_worker_and_comes_back(fleet: Fleet) -> None
     fleet.ends(0)
 
 
+def test_a_zygote_killed_before_anybody_was_ready_is_started_again(fleet: Fleet) -> None:
+    app = """
+import os, signal, sys
+async def main(link):
+    if not os.path.exists({once!r}):
+        open({once!r}, "w").close()
+        os.kill(os.getppid(), signal.SIGKILL)
+        sys.exit(1)
+    return await sys.modules["__main__"].serve(link)
+"""
+    fleet.start(app.format(once=str(fleet.directory / "once")))
+
+    fleet.wait("ready")
+    fleet.signal(signal.SIGTERM)
+    fleet.ends(0)
+
+
+def test_a_lost_zygote_whose_import_fails_and_hangs_is_started_again(fleet: Fleet) -> None:
+    fleet.start("import sys; note = sys.modules['__main__'].note; note('imported')")
+    victim = fleet.wait("ready")["pid"]
+    fleet.write_app("import threading, time; threading.Thread(target=time.sleep, args=(3600,)).start(); 1/0")
+
+    os.kill(fleet.wait("imported")["pid"], signal.SIGKILL)
+    fleet.wait_log("will retry")
+    fleet.write_app("")
+    os.kill(victim, signal.SIGKILL)
+
+    fleet.wait("ready", count=2)
+    fleet.signal(signal.SIGTERM)
+    fleet.ends(0)
+
+
+def test_an_import_that_hangs_exits_4_and_shows_where(fleet: Fleet) -> None:
+    fleet.start("import time\ndef stuck_here(): time.sleep(3600)\nstuck_here()", timeouts={"boot_s": 0.5})
+
+    fleet.ends(4)
+    assert "did not finish within 0.5 s" in fleet.log_text()
+    assert "in stuck_here" in fleet.log_text()
+
+
+def test_a_worker_that_boots_for_ever_goes_when_it_is_scaled_down(fleet: Fleet) -> None:
+    app = "import sys, time\nasync def main(link):\n    if link.slot == 1: time.sleep(3600)\n"
+    fleet.start(app + "    return await sys.modules['__main__'].serve(link)")
+    fleet.wait("ready", slot=0)
+    fleet.signal(signal.SIGTTIN)
+    fleet.wait("born", slot=1)
+
+    fleet.signal(signal.SIGTTOU)
+
+    assert "deadline" in fleet.wait("exit", slot=1)["cause"]
+    fleet.signal(signal.SIGTERM)
+    fleet.ends(0)
+
+
+def test_a_fleet_whose_zygote_is_stopped_ends_without_the_worker_it_owes(fleet: Fleet) -> None:
+    fleet.start("import sys; note = sys.modules['__main__'].note; note('imported')", procs=0)
+    os.kill(fleet.wait("imported")["pid"], signal.SIGSTOP)
+    fleet.signal(signal.SIGTTIN)
+    fleet.wait_log("scaling to 1")
+
+    fleet.signal(signal.SIGTERM)
+
+    fleet.ends(0)
+    assert "cannot be killed" not in fleet.log_text()
+
+
 def test_a_stopped_zygote_is_noticed_when_it_does_not_reap(fleet: Fleet) -> None:
     fleet.start("import sys; note = sys.modules['__main__'].note; note('imported')")
     victim = fleet.wait("ready")["pid"]

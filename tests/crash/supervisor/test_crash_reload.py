@@ -114,6 +114,32 @@ def test_the_first_generation_goes_on_when_the_second_cannot_fill_all_slots(flee
     fleet.ends(0)
 
 
+def test_a_worker_of_the_new_generation_that_gives_up_undoes_the_reload_only(fleet: Fleet) -> None:
+    fleet.start(procs=2, control=str(fleet.directory / "control"))
+    fleet.wait("ready", count=2)
+    gives_up = "if link.slot: link.give_up('bad port', 2); sys.exit(1)"
+    fleet.write_app(ONLY_SLOT_0.replace("assert link.slot == 0", gives_up))
+
+    answer = ask(fleet.directory / "control", "reload", wait=True)
+
+    assert "worker 1 of the new generation" in answer["error"]
+    assert "bad port" in fleet.log_text()
+    fleet.signal(signal.SIGTERM)
+    fleet.ends(0)
+
+
+def test_a_reload_gets_its_turn_however_much_is_recycled(fleet: Fleet) -> None:
+    fleet.start(
+        COUNTS, procs=4, control=str(fleet.directory / "control"), recycling={"max_lifetime_s": 0.001}
+    )
+    fleet.wait("exit", count=4)
+
+    assert ask(fleet.directory / "control", "reload", wait=True, wait_s=15.0)["ok"]
+
+    fleet.signal(signal.SIGTERM)
+    fleet.ends(0)
+
+
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL])
 def test_a_stop_while_a_reload_imports_leaves_nothing(fleet: Fleet, signum: int) -> None:
     fleet.start(procs=2)
@@ -254,11 +280,12 @@ def test_the_control_socket_is_private_and_answers(fleet: Fleet) -> None:
 def test_a_second_fleet_of_the_same_place_is_refused_and_the_first_goes_on(fleet: Fleet, held: str) -> None:
     fleet.start(**{held: str(fleet.directory / "held")})
     fleet.wait("ready")
-    first = fleet.process
+    first, of_the_first = fleet.process, fleet.left_over()
 
-    fleet.start(**{held: str(fleet.directory / "held")})
+    fleet.start(companion={}, **{held: str(fleet.directory / "held")})
 
     assert fleet.process.wait(10) == 1
+    assert fleet.left_over() == of_the_first
     assert "Traceback" not in fleet.log_text()
     assert len(fleet.events("ready")) == 1
     fleet.process = first

@@ -103,6 +103,31 @@ def test_a_worker_told_to_stop_alone_finishes_and_is_replaced(fleet: Fleet, sign
     fleet.ends(0)
 
 
+def test_a_worker_told_to_quit_alone_is_killed_when_it_does_not_hand_back(fleet: Fleet) -> None:
+    fleet.start(STUBBORN.format(leaves_on="never"), timeouts={"hand_back_s": 0.2, "drain_s": 60.0})
+    fleet.wait_log("ready after")
+
+    os.kill(fleet.wait("born")["pid"], signal.SIGQUIT)
+
+    assert "deadline" in fleet.wait("exit")["cause"]
+    fleet.signal(signal.SIGQUIT)
+    fleet.ends(0)
+
+
+def test_a_hang_up_disturbs_nobody_under_nohup(fleet: Fleet) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    fleet.start()
+    signal.signal(signal.SIGHUP, before)
+    fleet.wait("ready")
+
+    fleet.signal_group(signal.SIGHUP)
+
+    time.sleep(1.2)  # the moment after which a worker would be replaced for a HUP of its own
+    fleet.signal(signal.SIGTERM)
+    fleet.ends(0)
+    assert len(fleet.events("born")) == 1
+
+
 def test_hup_to_one_worker_replaces_it_after_its_replacement_is_ready(fleet: Fleet) -> None:
     fleet.start(procs=1)
     first = fleet.wait("ready")["pid"]

@@ -133,15 +133,24 @@ class Client(Producer):
         self, prefix: str, job_id: str | None = None, *, token: Token = None, timeout_s: float = 5.0
     ) -> int:
         """Makes a dead letter, or with no `job_id` all of them, ready again. Returns how many."""
-        reply = await self.call(prefix, "requeue", _one_or_all(job_id), token=token, timeout_s=timeout_s)
-        return int(reply["requeued"])
+        return await self._in_parts(prefix, "requeue", "requeued", job_id, token=token, timeout_s=timeout_s)
 
     async def dead_purge(
         self, prefix: str, job_id: str | None = None, *, token: Token = None, timeout_s: float = 5.0
     ) -> int:
         """Forgets a dead letter, or with no `job_id` all of them. Returns how many."""
-        reply = await self.call(prefix, "purge", _one_or_all(job_id), token=token, timeout_s=timeout_s)
-        return int(reply["purged"])
+        return await self._in_parts(prefix, "purge", "purged", job_id, token=token, timeout_s=timeout_s)
+
+    async def _in_parts(
+        self, prefix: str, verb: str, counted: str, job_id: str | None, *, token: Token, timeout_s: float
+    ) -> int:
+        """Until the owner has no more to do: of very many letters it does a part at a time."""
+        count = 0
+        while True:
+            reply = await self.call(prefix, verb, _one_or_all(job_id), token=token, timeout_s=timeout_s)
+            count += int(reply[counted])
+            if not reply.get("more"):
+                return count
 
     # --- managing ----------------------------------------------------------------------------------
 

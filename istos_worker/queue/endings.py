@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import islice
 
 from istos_worker.errors import ConflictError
+from istos_worker.queue.bulk import Bulk, BulkDone
 from istos_worker.queue.intake import Intake
 from istos_worker.queue.ledger import Ledger
 from istos_worker.queue.limits import MAX_HISTORY, MAX_HISTORY_CHARS, derived_id, short_error
@@ -19,6 +21,8 @@ from istos_worker.queue.records import (
     Instant,
     Job,
     NewJob,
+    Parked,
+    Waiter,
 )
 from istos_worker.queue.workflows import Callback, Workflows, decode_workflow
 
@@ -48,6 +52,16 @@ class DeadLetters:
         if len(self._seqs) > 2 * len(self._jobs) + 64:
             self._seqs = list(self._jobs)
             self._is_sorted = False
+
+    @property
+    def last_seq(self) -> int:
+        seqs = self._sorted()
+        return seqs[-1] if seqs else 0
+
+    def slice(self, after_seq: int, limit: int) -> list[Job]:
+        seqs, jobs = self._sorted(), self._jobs
+        later = islice(seqs, bisect_right(seqs, after_seq), None)
+        return list(islice((jobs[seq] for seq in later if seq in jobs), limit))
 
     def all(self) -> list[Job]:
         return [self._jobs[seq] for seq in self._sorted() if seq in self._jobs]
@@ -81,13 +95,14 @@ def _cursor(after: str) -> int:
 
 
 class Endings:
-    __slots__ = ("_intake", "_ledger", "_workflows", "dead")
+    __slots__ = ("_intake", "_ledger", "_workflows", "bulk", "dead")
 
     def __init__(self, ledger: Ledger, intake: Intake, workflows: Workflows) -> None:
         self._ledger = ledger
         self._intake = intake
         self._workflows = workflows
         self.dead = DeadLetters()
+        self.bulk = Bulk(self.dead, ledger.answer)
 
     def finish(self, job: Job, result: bytes | None, now: Instant, *, advance: bool) -> None:
         """Done. Kept with its result, or forgotten but for its id."""
@@ -247,10 +262,18 @@ class Endings:
         else:
             job = self._ledger.by_id.get(job_id)
             jobs = [job] if job is not None and job.state == DEAD else []
-        for job in jobs:
-            self.dead.remove(job)
-            self._ledger.forget(job)
-        return len(jobs)
+        return sum(self._purge(job) for job in jobs)
+
+    def _purge(self, job: Job) -> bool:
+        self.dead.remove(job)
+        self._ledger.forget(job)
+        return True
+
+    def requeue_all(self, waiter: Waiter, now: Instant) -> BulkDone | Parked:
+        return self.bulk.begin(self._requeue, waiter, now)
+
+    def purge_all(self, waiter: Waiter, now: Instant) -> BulkDone | Parked:
+        return self.bulk.begin(self._purge, waiter, now)
 
 
 def _as_new(job: Job) -> NewJob:

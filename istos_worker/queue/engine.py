@@ -27,7 +27,8 @@ FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 5.0
 MAX_TURN = 1000
 """Operations of one turn: more would keep their answers, and everyone else, waiting."""
-_MANY_ROWS = 50_000
+_MANY_JOBS = 50_000
+"""So many new ones are kept out of the garbage collector's sight: a full collection would walk over all of them."""
 
 Clock = Callable[[], Instant]
 
@@ -80,6 +81,8 @@ class Engine:
         self._timer_at = 0.0
         self._busy: asyncio.Task[None] | None = None
         self._is_closed = False
+        self._frozen = 0
+        """Jobs held when they were last hidden from the collector."""
 
     @property
     def state(self) -> QueueState:
@@ -128,8 +131,9 @@ class Engine:
         finally:
             if collects:
                 gc.enable()
-        if count > _MANY_ROWS:
-            gc.freeze()  # or every full collection would walk over all of them
+        if count > _MANY_JOBS:
+            gc.freeze()
+            self._frozen = count
         state.loaded(self._clock())
         return state
 
@@ -228,7 +232,17 @@ class Engine:
         else:
             self._set_timer()
 
+    def _spare_collector(self) -> None:
+        """Jobs are kept for long and form no cycles: reference counts are enough for them."""
+        held = sum(self._state.counts)
+        if held > self._frozen + _MANY_JOBS and gc.isenabled():
+            gc.freeze()
+            self._frozen = held
+        elif held < self._frozen - _MANY_JOBS:
+            self._frozen = held
+
     def _answer(self, applied: Sequence[Operation], effects: Effects) -> None:
+        self._spare_collector()
         for operation in applied:
             try:
                 operation.done()

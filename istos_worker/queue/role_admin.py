@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from istos_worker.errors import BadRequestError
 from istos_worker.queue.limits import MAX_KEY
-from istos_worker.queue.records import DeadLetter, Instant, InvalidChordError, JobResult, Parked
+from istos_worker.queue.records import DeadLetter, Instant, InvalidChordError, JobResult, Parked, Waiter
 from istos_worker.queue.role_values import MAX_INT, check_size, required, text_param, to_base64
 from istos_worker.wire.codec import decode_json, flag_param, int_param, seconds_param
 from istos_worker.wire.keys import VERBS
 
 if TYPE_CHECKING:
+    from istos_worker.queue.bulk import BulkDone
     from istos_worker.queue.state import QueueState
     from istos_worker.queue.verbs import Call, Reply
 
@@ -118,12 +119,28 @@ def resume(call: Call, state: QueueState, now: Instant) -> Reply:
     return {"ok": True, "paused": False}
 
 
-def requeue(call: Call, state: QueueState, now: Instant) -> Reply:
-    return {"requeued": state.requeue(_one_or_all(call.params), now)}
+def requeue(call: Call, state: QueueState, now: Instant) -> Reply | None:
+    job_id = _one_or_all(call.params)
+    if job_id is not None:
+        return {"requeued": state.requeue(job_id, now)}
+    return _bulk_reply(call, "requeued", state.requeue_all, now)
 
 
-def purge(call: Call, state: QueueState, now: Instant) -> Reply:
-    return {"purged": state.purge(_one_or_all(call.params), now)}
+def purge(call: Call, state: QueueState, now: Instant) -> Reply | None:
+    job_id = _one_or_all(call.params)
+    if job_id is not None:
+        return {"purged": state.purge(job_id, now)}
+    return _bulk_reply(call, "purged", state.purge_all, now)
+
+
+def _bulk_reply(
+    call: Call, name: str, begin: Callable[[Waiter, Instant], BulkDone | Parked], now: Instant
+) -> Reply | None:
+    def shape(done: BulkDone) -> Reply:
+        return {name: done.letters, "more": True} if done.more else {name: done.letters}
+
+    answer = begin(call.parked_as(shape), now)
+    return None if isinstance(answer, Parked) else shape(answer)
 
 
 def _one_or_all(params: Mapping[str, str]) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from istos_worker.errors import BadRequestError, StorageUnavailableError
+from istos_worker.queue.bulk import BulkDone
 from istos_worker.queue.claims import Claims
 from istos_worker.queue.endings import Endings
 from istos_worker.queue.heads import CLOSED, OUTGOING, REPORT, TOMBSTONES, decode_head, decode_job
@@ -231,6 +232,14 @@ class QueueState:
     def purge(self, job_id: str | None, now: Instant) -> int:
         return self._endings.purge(job_id)
 
+    def requeue_all(self, waiter: Waiter, now: Instant) -> BulkDone | Parked:
+        """As requeue(None), in slices when there are many: then the waiter gets a BulkDone."""
+        return self._endings.requeue_all(waiter, now)
+
+    def purge_all(self, waiter: Waiter, now: Instant) -> BulkDone | Parked:
+        """As purge(None), in slices when there are many: then the waiter gets a BulkDone."""
+        return self._endings.purge_all(waiter, now)
+
     def dead_letters(self, *, limit: int = 1000, after: str | None = None) -> DeadPage:
         if limit < 1:
             raise BadRequestError(f"limit must be at least 1, got {limit}")
@@ -273,10 +282,15 @@ class QueueState:
         if parked is not None:
             self._claims.withdraw(parked)
         self._ledger.result_waits.withdraw(waiter)
+        self._endings.bulk.withdraw(waiter)
 
     def surrender(self) -> list[Waiter]:
         """Lets go of everyone who waits: this state will answer nobody any more."""
-        return [*self._parked.surrender(), *self._ledger.result_waits.surrender()]
+        return [
+            *self._parked.surrender(),
+            *self._ledger.result_waits.surrender(),
+            *self._endings.bulk.surrender(),
+        ]
 
     def alive_workers(self) -> list[str]:
         """Whose tokens are up: the mesh's knowledge, which outlives a state."""
@@ -302,6 +316,7 @@ class QueueState:
         self._leases.expire(now)
         self._mature(mono)
         self._endings.expire(now)
+        self._endings.bulk.go_on(now)
         self._claims.expire(now)
         while (due := ledger.result_waits.pop_due(mono)) is not None:
             job_id, waiter = due
@@ -334,6 +349,7 @@ class QueueState:
             ledger.result_waits.deadlines.next_due(),
             self._workflows.barriers.next_due(),
             ledger.tombs.next_due(),
+            self._endings.bulk.next_due(),
         )
         return min((due for due in dues if due is not None), default=None)
 

@@ -70,8 +70,6 @@ def start(options: Options) -> int:
 def _refuse_nonsense(options: Options) -> None:
     if options.max_jobs_jitter and options.max_jobs is None:
         raise click.UsageError("--max-jobs-jitter needs --max-jobs")
-    if options.solo and options.embedded:
-        raise click.UsageError("--solo owns the declared queues by itself: leave out --embedded")
     if options.reload and importlib.util.find_spec("watchfiles") is None:
         raise click.UsageError("--reload needs watchfiles: pip install 'istos-worker[reload]'")
     if options.metrics is not None and options.solo:

@@ -81,7 +81,7 @@ def test_a_number_for_one_queue_beats_the_decorator_which_beats_the_general_numb
         ["--log-format", "xml"],
         ["--queue", "a b"],
         ["--connect", "nonsense"],
-        ["--solo", "--embedded"],
+        ["--solo", "--metrics", "127.0.0.1:0"],
         ["--unknown"],
         [],
     ],
@@ -117,6 +117,7 @@ def test_only_an_embedded_or_solo_fleet_owns_queues(options_of: Any) -> None:
     assert owns("--embedded")
     assert owns("--solo")
     assert not owns("--solo", "--connect", "tcp/127.0.0.1:7447")
+    assert owns("--solo", "--embedded", "--connect", "tcp/127.0.0.1:7447")
 
 
 def test_under_honcho_the_drain_is_shorter_than_its_patience() -> None:

@@ -189,14 +189,7 @@ class Application:
     def _network(self) -> ZenohSettings:
         """The command's settings; where it says nothing at all, the application's own."""
         configured = [app.config for app in self._apps if app.config is not None]
-        network = configured[0] if configured and self.plan.network == ZenohSettings() else self.plan.network
-        return replace(network, extra={**network.extra, "transport": _without_shared_memory(network.extra)})
-
-
-def _without_shared_memory(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Zenoh would keep 16 MiB of it per process for messages above 3 KiB, leave it behind when killed, and fail
-    where a container has little. Jobs are small: measured, it costs 160 MB for five processes and gains nothing."""
-    return {"shared_memory": {"enabled": False}, **extra.get("transport", {})}
+        return configured[0] if configured and self.plan.network == ZenohSettings() else self.plan.network
 
 
 QUICK_RETRY = {"period_init_ms": 50, "period_max_ms": 500, "period_increase_factor": 2}

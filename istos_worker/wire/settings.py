@@ -16,7 +16,7 @@ import orjson
 Mode = Literal["peer", "client", "router"]
 Scouting = Literal["local", "lan", "off"]
 
-_ENDPOINT = re.compile(r"[a-z0-9_]+/\S+")
+_ENDPOINT = re.compile(r"[a-z0-9_-]+/\S+")
 _ZENOH_SOURCE = re.compile(r"\s+at \S+\.rs:\d+\.?")
 """Zenoh ends its messages with places in its own source."""
 LOOPBACK = "tcp/127.0.0.1:0"
@@ -80,7 +80,11 @@ class ZenohSettings:
         mode = self.effective_mode
         own: dict[str, Any] = {"mode": mode, "scouting": self._scouting()}
         patience = {"congestion_control": {"block": {"wait_before_close": int(STUCK_S * 1e6)}}}
-        own["transport"] = {"link": {"tx": {"lease": int(self.lease_s * 1000), "queue": patience}}}
+        own["transport"] = {
+            "link": {"tx": {"lease": int(self.lease_s * 1000), "queue": patience}},
+            # 16 MiB a process for messages above 3 KiB, left behind when it is killed; measured, it gains nothing.
+            "shared_memory": {"enabled": False},
+        }
         # Nobody is waited for at the opening: a first request that finds no owner is repeated by its caller.
         own["open"] = {"return_conditions": {"connect_scouted": False, "declares": False}}
         if self.namespace:

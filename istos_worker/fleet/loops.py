@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
@@ -23,8 +25,17 @@ def run_in_loop(main: Coroutine[Any, Any, T]) -> T:
     process, whose jobs have been handed back, from leaving."""
     loop = new_loop()
     asyncio.set_event_loop(loop)
+    running = loop.create_task(main)
     try:
-        return loop.run_until_complete(main)
+        while True:
+            try:
+                return loop.run_until_complete(running)
+            except BaseException as broken:
+                if running.done():
+                    raise
+                # A task that a handler started was left by SystemExit, or it stopped the loop: this breaks the loop,
+                # but is the business of whoever awaits that task, not of the jobs beside it.
+                log.error("a task ended the event loop by %r; it goes on", broken)
     finally:
         for task in asyncio.all_tasks(loop):
             task.cancel()

@@ -20,6 +20,7 @@ from istos_worker.fleet.plan import Deadlines
 from istos_worker.observability.figures import QueueFigures, write_figures
 from istos_worker.observability.logs import configure_logs
 from istos_worker.wire.session import Session
+from istos_worker.worker.forked import worker_lives_here
 from istos_worker.worker.running import JobLogFilter
 from istos_worker.worker.settings import new_worker_id
 from supervisor.link import WorkerLink
@@ -33,6 +34,7 @@ LONGEST_PAUSE_S = 5.0
 
 def live(link: WorkerLink, *, application: Application) -> int:
     """Runs in the forked child; the exit code."""
+    worker_lives_here(gives_signals_back=True)
     os.environ["ISTOS_WORKER_INDEX"] = str(link.slot)
     os.environ["ISTOS_WORKER_COUNT"] = str(link.count)
     os.environ["ISTOS_WORKER_GENERATION"] = str(link.generation)

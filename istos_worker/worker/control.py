@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -31,17 +32,14 @@ class Retry(Control):
         on: tuple[type[BaseException], ...] = (Exception,),
     ) -> None:
         super().__init__(reason or "retry asked for by the handler")
-        _not_negative("after_s", after_s)
-        _not_negative("backoff_s", backoff_s)
-        _not_negative("backoff_max_s", backoff_max_s)
         if max_attempts is not None and max_attempts < 1:
             raise ValueError(f"max_attempts must be 1 or more, got {max_attempts!r}")
         if not 0 <= jitter <= 1:
             raise ValueError(f"jitter must be from 0 to 1, got {jitter!r}")
-        self.after_s = after_s
+        self.after_s = None if after_s is None else _seconds("after_s", after_s)
         self.max_attempts = max_attempts
-        self.backoff_s = backoff_s
-        self.backoff_max_s = backoff_max_s
+        self.backoff_s = None if backoff_s is None else _seconds("backoff_s", backoff_s)
+        self.backoff_max_s = _seconds("backoff_max_s", backoff_max_s)
         self.jitter = jitter
         self.on = on
 
@@ -65,15 +63,14 @@ class Snooze(Control):
     """Not now: the job is ready again after `after_s` seconds, and no attempt is counted."""
 
     def __init__(self, after_s: float = 0.0) -> None:
-        super().__init__(f"snoozed for {after_s:g} s")
-        _not_negative("after_s", after_s)
-        self.after_s = after_s
+        self.after_s = _seconds("after_s", after_s)
+        super().__init__(f"snoozed for {self.after_s:g} s")
 
 
 class Discard(Control):
     """No further attempt: straight to the dead letters, with `reason`."""
 
-    def __init__(self, reason: str = "discarded by the handler") -> None:
+    def __init__(self, reason: str | BaseException = "discarded by the handler") -> None:
         super().__init__(reason)
         self.reason = reason
 
@@ -85,6 +82,9 @@ class Cancelled(Control):
         super().__init__(reason)
 
 
-def _not_negative(name: str, value: Any) -> None:
-    if value is not None and not value >= 0:  # NaN fails too
+def _seconds(name: str, value: Any) -> float:
+    """As a float, which every kind of number in a handler can be (Decimal, numpy's), and the wire can carry."""
+    seconds = float(value)
+    if not 0 <= seconds < math.inf:  # NaN fails too
         raise ValueError(f"{name} must be 0 or more seconds, got {value!r}")
+    return seconds

@@ -16,6 +16,7 @@ log = logging.getLogger(__name__)
 Entry = tuple[Delivery, Outcome]
 _MAX_OUTCOMES = 1000
 _MAX_BYTES = 16 << 20
+_NOT_TAKEN = "the owner does not take what the handler asked for"
 _FINAL_REFUSALS = frozenset(("bad_request", "payload_too_large"))
 
 
@@ -82,5 +83,9 @@ class Outbox:
             reason = f"the owner does not take the result: {message}"
             log.error("job %s ran, but %s", delivery.label, reason)
             self._entries.append((delivery, Failed(reason, discard=True)))
+        elif isinstance(outcome, Failed) and outcome.error.startswith(_NOT_TAKEN):
+            log.error("job %s: the owner takes no outcome of it: %s", delivery.label, message)
         else:
-            log.error("job %s: the owner refuses its outcome: %s", delivery.label, message)
+            # A wait beyond all limits, for instance. It must not stay leased to a worker that has forgotten it.
+            log.error("job %s: %s: %s", delivery.label, _NOT_TAKEN, message)
+            self._entries.append((delivery, Failed(f"{_NOT_TAKEN}: {message}")))

@@ -146,13 +146,17 @@ class SettlePump:
 
     async def _exchange(self) -> None:
         batch = self._outbox.next_batch(self._most)
+        try:
+            payload = orjson.dumps(
+                {"outcomes": [as_wire(d.job_id, d.attempt, d.fence, outcome) for d, outcome in batch]}
+            )
+        except (TypeError, ValueError) as unspeakable:  # it must not hold up all others for ever
+            self._isolate(batch, BadRequestError(f"it cannot be sent: {unspeakable}"))
+            return
         claims = 0
         if self._parked is None and self._gate.open:
             # A claim whose reply was lost is repeated whether or not a slot is free: it may have brought jobs.
             claims = min(max(self._slots.wanted(), self._numbers.unanswered), _MAX_CLAIM)
-        payload = orjson.dumps(
-            {"outcomes": [as_wire(d.job_id, d.attempt, d.fence, outcome) for d, outcome in batch]}
-        )
         params = self._claim_params(claims) if claims else self._static
         try:
             reply = await self._link.ask("settle", params, payload=payload)

@@ -17,6 +17,7 @@ from istos_worker.serialization import Serializer
 from istos_worker.worker.control import Cancelled, Discard, Retry, Snooze
 from istos_worker.worker.delivery import Delivery, Stop
 from istos_worker.worker.dependencies import CONTEXT, Plan, RunSync, resolve
+from istos_worker.worker.forked import end_if_copy
 from istos_worker.worker.handlers import Handler, Handlers
 from istos_worker.worker.outcomes import NULL, Acked, Failed, Forgotten, GaveUp, Outcome, Released
 
@@ -90,9 +91,11 @@ class Runner:
         try:
             result = await self._invoke(delivery, call)
         except BaseException as failure:  # user code: see the docstring
+            end_if_copy(failure)
             return self._judged(delivery, call.handler, failure)
+        end_if_copy()
         try:
-            return Acked(NULL if result is None else self._serializer.serialize(result))
+            return Acked(NULL if result is None else _as_bytes(self._serializer.serialize(result)))
         except Exception as refused:
             reason = f"the result cannot be serialized: {error_text(refused)}"
             log.error("job %s ran, but %s", delivery.label, reason, extra=_extra(delivery))
@@ -135,7 +138,7 @@ class Runner:
             case Snooze(after_s=after_s):
                 return Released(after_s) if self.can_release else Failed(error_text(failure), after_s)
             case Discard(reason=reason):
-                return Failed(reason, discard=True)
+                return Failed(_reason_text(reason), discard=True)
             case Cancelled():
                 return GaveUp() if self.can_release else Failed(error_text(failure))
             case Retry():
@@ -179,6 +182,15 @@ class Runner:
         return Failed(error, policy.wait_s(delivery.attempt))
 
 
+def _as_bytes(raw: object) -> bytes:
+    """A serializer may be the user's, and unchecked."""
+    if isinstance(raw, bytes):
+        return raw
+    if isinstance(raw, (bytearray, memoryview)):
+        return bytes(raw)
+    raise TypeError(f"its serializer gives {type(raw).__name__}, not bytes")
+
+
 def _is_call(body: dict[str, Any]) -> bool:
     return type(body.get("args")) is list and type(body.get("kwargs")) is dict
 
@@ -189,15 +201,30 @@ def error_text(failure: BaseException) -> str:
         text = str(failure)
     except Exception:  # an exception class of the user's whose __str__ fails
         text = "(no message: its __str__ raises)"
-    text = text.encode(errors="backslashreplace").decode()
+    return f"{type(failure).__name__}: {_presentable(text)}" if text else type(failure).__name__
+
+
+def _presentable(text: str) -> str:
+    """Of bounded length, and without the lone surrogates that JSON cannot carry."""
     if len(text) > _LONGEST_ERROR:
         text = f"{text[:_LONGEST_ERROR]}... ({len(text)} characters)"
-    return f"{type(failure).__name__}: {text}" if text else type(failure).__name__
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _reason_text(reason: object) -> str:
+    """What a handler gave as its reason: text as a rule, but it may be the exception it caught, or anything."""
+    if isinstance(reason, BaseException):
+        return error_text(reason)
+    try:
+        return _presentable(str(reason))
+    except Exception:  # a __str__ of the user's
+        return f"(a {type(reason).__name__} whose __str__ raises)"
 
 
 def _cause_text(failure: Retry) -> str:
     cause = failure.__cause__ or failure.__context__
-    return f"{failure} ({error_text(cause)})" if cause is not None else str(failure)
+    said = _reason_text(failure.args[0] if failure.args else failure)
+    return f"{said} ({error_text(cause)})" if cause is not None else said
 
 
 def _log_failure(delivery: Delivery, failure: BaseException) -> None:

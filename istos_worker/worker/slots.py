@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, cast
 
 from istos_worker.worker import running
 from istos_worker.worker.delivery import Delivery, Stop
@@ -157,7 +159,12 @@ class Slots:
                 return  # a thread sees ctx.cancelled, or runs to its end
         if delivery.stop is None or reason is Stop.HAND_BACK:
             delivery.stop = reason
-        delivery.task.cancel()
+        task = delivery.task
+        task.cancel()
+        if _is_unbegun(task):
+            # Cancelled before its first step it ends without one, and would tell nobody.
+            self._finish(delivery, self._runner.stopped(delivery, delivery.handler))
+            return
         if delivery.timer is not None:
             delivery.timer.cancel()
         delivery.timer = self._loop.call_later(_STUBBORN_S, self._give_up, delivery)
@@ -285,3 +292,7 @@ class Slots:
         self._change_planned = False
         if self._hooks.on_change is not None:
             self._hooks.on_change()
+
+
+def _is_unbegun(task: asyncio.Task[None]) -> bool:
+    return inspect.getcoroutinestate(cast(Coroutine[Any, Any, None], task.get_coro())) == inspect.CORO_CREATED

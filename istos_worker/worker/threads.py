@@ -12,6 +12,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
+from istos_worker.worker.forked import end_if_copy
+
 
 class _Call:
     __slots__ = ("error", "function", "future", "value")
@@ -27,6 +29,7 @@ class _Call:
             self.value = self.function()
         except BaseException as raised:  # the user's, whatever it is: the awaiting side decides
             self.error = raised
+        end_if_copy(self.error)
 
     def settle(self) -> None:
         if self.future.done():

@@ -11,6 +11,7 @@ from typing import Self
 from istos_worker.serialization import JsonSerializer, Serializer
 from istos_worker.wire.keys import notify_key, orders_key, worker_key
 from istos_worker.worker.consumer import Consumer
+from istos_worker.worker.forked import worker_lives_here
 from istos_worker.worker.handlers import Handlers
 from istos_worker.worker.link import Mesh, Undeclarable
 from istos_worker.worker.settings import WorkerHooks, WorkerSettings
@@ -66,6 +67,7 @@ class Worker:
         Raises RuntimeError when called twice."""
         if self._consumer is not None or self._ending is not None:
             raise RuntimeError(f"the worker of {self.settings.prefix!r} has been started already")
+        worker_lives_here()
         prefix, worker_id = self.settings.prefix, self.worker_id
         consumer = self._consumer = Consumer(
             self.settings,

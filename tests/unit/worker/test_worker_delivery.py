@@ -3,14 +3,17 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import os
 import threading
 from collections.abc import Awaitable, Callable
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from istos_worker.context import JobContext
-from istos_worker.worker import Cancelled, Discard, Handler, Handlers, Retry, Snooze
+from istos_worker.serialization import RawSerializer
+from istos_worker.worker import Cancelled, Discard, Handler, Handlers, Retry, Snooze, WorkerHooks
 from istos_worker.worker.running import JobLogFilter, current_job
 from tests.unit.worker.house import QUEUE, House
 
@@ -484,3 +487,106 @@ async def test_on_change_has_named_a_job_before_its_first_line_runs() -> None:
 
     assert seen == [True] * 20
     assert told[-1] == []
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    ("control", "reason"),
+    [
+        (Discard("\ud800 lone"), "\\ud800 lone"),
+        (Discard(ValueError("boom")), "ValueError: boom"),
+        (Discard(MuteError()), "MuteError: (no message: its __str__ raises)"),
+        (Retry("\ud800 lone", max_attempts=1), "\\ud800 lone"),
+        (Retry(after_s=1e300, max_attempts=2), "the owner does not take what the handler asked for"),
+    ],
+    ids=["surrogate", "exception", "mute", "retry", "endless"],
+)
+async def test_a_reason_that_cannot_be_sent_as_it_is_holds_up_nothing(
+    control: BaseException, reason: str
+) -> None:
+    house = House(max_attempts=1)
+
+    async def work(job: str) -> None:
+        if job == "control":
+            raise control
+
+    async with house.working(work, concurrency=2):
+        strange, plain = house.enqueue_many(["control", "plain"])
+        await house.ended(strange, plain)
+
+    assert house.state_of(plain) == "done"
+    assert house.job(strange).last_error.startswith(reason)
+
+
+def test_waits_are_numbers_that_json_can_carry() -> None:
+    assert type(Snooze(Decimal("1.5")).after_s) is float  # type: ignore[arg-type]
+    for endless in (float("inf"), float("nan"), -1.0):
+        with pytest.raises(ValueError, match="after_s must be 0 or more seconds"):
+            Snooze(endless)
+        with pytest.raises(ValueError, match="after_s must be 0 or more seconds"):
+            Retry(after_s=endless)
+
+
+async def test_a_serializer_that_gives_no_bytes_fails_its_job_and_no_other() -> None:
+    house = House()
+
+    class Texts(RawSerializer):
+        def serialize(self, message: Any, /) -> bytes:
+            return message  # type: ignore[no-any-return]
+
+    async def work(job: bytes) -> Any:
+        return "text" if job == b"text" else bytearray(job)
+
+    async with house.working(work, serializer=Texts()):
+        wrong, right = house.enqueue(b"text"), house.enqueue(b"7")
+        await house.ended(wrong, right)
+
+    assert "gives str, not bytes" in house.job(wrong).last_error
+    assert house.result_of(right) == 7
+
+
+async def test_a_job_stopped_before_its_first_line_gives_its_slot_back() -> None:
+    house = House()
+    begun: list[str] = []
+
+    async def work(job: str) -> None:
+        begun.append(job)
+
+    def cancel_what_runs() -> None:  # on_change comes before the first line
+        if worker.running() and not begun:
+            begun.append("nothing")
+            (job_id,) = worker.running()
+            house.change(lambda state: state.cancel(job_id, house.clock()))
+            assert worker._consumer is not None
+            worker._consumer.slots.cancelled(job_id, None)
+
+    worker = house.worker(work, concurrency=1, hooks=WorkerHooks(on_change=cancel_what_runs))
+    async with worker:
+        cancelled, later = house.enqueue_many(["cancelled", "later"])
+        async with asyncio.timeout(5):
+            await house.ended(cancelled, later)
+
+    assert (house.state_of(cancelled), house.state_of(later)) == ("cancelled", "done")
+    assert begun == ["nothing", "later"]
+
+
+async def test_a_copy_of_the_worker_that_a_handler_forked_ends_with_its_handler() -> None:
+    house = House()
+
+    async def work(job: str) -> int:
+        child = os.fork()
+        if child == 0:
+            raise SystemExit(7) if job == "exit" else ValueError("in the child")
+        _, status = await asyncio.to_thread(os.waitpid, child, 0)
+        return os.waitstatus_to_exitcode(status)
+
+    async with house.working(work):
+        leaves, fails = house.enqueue("exit"), house.enqueue("fail")
+        await house.ended(leaves, fails)
+
+    assert house.result_of(leaves) == 7
+    assert house.result_of(fails) == 1

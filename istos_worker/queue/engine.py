@@ -19,12 +19,15 @@ from typing import Protocol
 from istos_worker.errors import IstosError, StorageUnavailableError
 from istos_worker.queue.records import Effects, Instant, QueueSettings
 from istos_worker.queue.state import QueueState
-from istos_worker.storage.protocol import QueueMedium, Storage
+from istos_worker.storage.protocol import QueueMedium, Storage, WriteBatch
 
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 5.0
+REPEAT_LOG_S = 60.0
+"""A failure that goes on for the same reason is logged again after this long."""
+PROBE_NOTE = "probe"
 MAX_TURN = 1000
 """Operations of one turn: more would keep their answers, and everyone else, waiting."""
 _MANY_JOBS = 50_000
@@ -81,6 +84,10 @@ class Engine:
         self._timer_at = 0.0
         self._busy: asyncio.Task[None] | None = None
         self._is_closed = False
+        self._pause_s = FIRST_PAUSE_S
+        """Before the next look at a failing medium: it grows until a turn has been written again."""
+        self._logged: tuple[str, float] | None = None
+        """The failure logged last, as long as it goes on, and when that was."""
         self._frozen = 0
         """Jobs held when they were last hidden from the collector."""
 
@@ -128,6 +135,7 @@ class Engine:
             async for rows in medium.rows():
                 state.load_rows(rows, self._clock())
                 count += len(rows)
+                await asyncio.sleep(0)  # other queues, and those who are to hear that this one is down
         finally:
             if collects:
                 gc.enable()
@@ -216,6 +224,7 @@ class Engine:
         except Exception as failure:
             await self._recover(medium, applied, _as_unavailable(self.name, failure))
         else:
+            self._medium_works()
             self._answer(applied, effects)
         self._go_on()
 
@@ -283,29 +292,41 @@ class Engine:
         self, medium: QueueMedium, applied: Sequence[Operation], failure: StorageUnavailableError
     ) -> None:
         """Nothing of this turn was kept. Tells everyone so, and reads back what is, however long it takes."""
-        log.error("queue %s: %s; no request is accepted until it works again", self.name, failure)
-        self.down_reason = failure
+        self._medium_fails(failure)
         for operation in applied:
             _tell(operation, failure)
         self._give_up(failure)
         alive = self._state.alive_workers()
-        pause_s = FIRST_PAUSE_S
         while True:
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(self._pause_s)
+            self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
             try:
+                # A full disk can be read: without a write, the queue would come and go.
+                await medium.commit(WriteBatch(notes={PROBE_NOTE: b"1"}))
                 state = await self._read(medium)
                 break
             except Exception as still:
-                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
-                self.down_reason = _as_unavailable(self.name, still)
+                self._medium_fails(_as_unavailable(self.name, still))
         for worker in alive:
             state.worker_up(worker, self._clock())
         self._state = state
         self.down_reason = None
-        log.warning("queue %s: the store works again, the queue is read back", self.name)
         self._call_turn()  # what came of reading it has effects of its own
         if self.on_reloaded is not None:
             self.on_reloaded()
+
+    def _medium_fails(self, failure: StorageUnavailableError) -> None:
+        self.down_reason = failure
+        now = time.monotonic()
+        if self._logged is None or self._logged[0] != str(failure) or now > self._logged[1] + REPEAT_LOG_S:
+            self._logged = (str(failure), now)
+            log.error("queue %s: %s; no request is accepted until it works again", self.name, failure)
+
+    def _medium_works(self) -> None:
+        self._pause_s = FIRST_PAUSE_S
+        if self._logged is not None:
+            self._logged = None
+            log.warning("queue %s: the store works again, the queue was read back", self.name)
 
     def _give_up(self, failure: StorageUnavailableError) -> None:
         """Lets go of everyone who waits, parked or not yet heard."""

@@ -234,8 +234,13 @@ class Caller:
         for about, (verb, payload, params) in list(self.open.items()):
             if verb == "claim":
                 await self._claimed(about, params)
-            else:
-                self._repeated(verb, params, await self.ask(about, verb, payload, **params))
+                continue
+            reply = await self.ask(about, verb, payload, **params)
+            try:
+                self._repeated(verb, params, reply)
+            except AssertionError as failed:
+                failed.add_note(f"{params}: {await self.raw('why', job_id=params['job_id'])}")
+                raise
             self.told.count(f"repeated {verb}")
         for job in [job for job in self.told.jobs.values() if job.is_held]:
             await self.ack(job)

@@ -357,3 +357,20 @@ async def test_a_flood_is_served_in_bounded_turns() -> None:
         await finished(*requests)
 
         assert [len(batch.rows) for batch in medium.commits] == [1000, 1000, 500]
+
+
+async def test_a_failure_that_goes_on_is_logged_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
+    medium = FakeMedium()
+    async with running(medium) as engine:
+        medium.failures = 3
+        failing = enqueue()
+        engine.submit(failing)
+        await finished(failing)
+        await until(lambda: engine.down_reason is None)
+        working = enqueue()
+        engine.submit(working)
+        await finished(working)
+
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+    assert "the disk is full" in caplog.messages[0]
+    assert "works again" in caplog.messages[1]

@@ -6,6 +6,7 @@ from __future__ import annotations
 from istos_worker.queue.holders import Holder
 from istos_worker.queue.leases import Leases
 from istos_worker.queue.ledger import Ledger
+from istos_worker.queue.limits import MAX_REPLY_BYTES
 from istos_worker.queue.parking import ParkedClaim, ParkedClaims
 from istos_worker.queue.ready import Picker
 from istos_worker.queue.records import (
@@ -79,8 +80,10 @@ class Claims:
         claim_seq = request.seq or 0
         hold, take = self._leases.hold, picker.take
         deliveries: list[Delivery] = []
-        while len(deliveries) < n and (job := take()) is not None:
+        room = MAX_REPLY_BYTES
+        while len(deliveries) < n and room > 0 and (job := take()) is not None:
             deliveries.append(hold(job, holder, claim_seq, lease_s, now))
+            room -= len(job.body)
         return deliveries
 
     # waiting claims

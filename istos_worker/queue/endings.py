@@ -9,7 +9,7 @@ from istos_worker.errors import ConflictError
 from istos_worker.queue.bulk import Bulk, BulkDone
 from istos_worker.queue.intake import Intake
 from istos_worker.queue.ledger import Ledger
-from istos_worker.queue.limits import MAX_HISTORY, MAX_HISTORY_CHARS, derived_id, short_error
+from istos_worker.queue.limits import MAX_HISTORY, MAX_HISTORY_CHARS, MAX_REPLY_BYTES, derived_id, short_error
 from istos_worker.queue.records import (
     CANCELLED,
     DEAD,
@@ -27,6 +27,9 @@ from istos_worker.queue.records import (
 from istos_worker.queue.workflows import Callback, Workflows, decode_workflow
 
 MAX_FORGOTTEN_AT_ONCE = 5000
+MAX_EXPIRED_AT_ONCE = 1000
+_LETTER_BYTES = 200
+"""Of a dead letter in a reply, beside its body and its error."""
 
 
 class DeadLetters:
@@ -77,13 +80,15 @@ class DeadLetters:
         start = bisect_right(seqs, _cursor(after)) if after else 0
         letters: list[DeadLetter] = []
         last = 0
+        room = MAX_REPLY_BYTES
         for index in range(start, len(seqs)):
             job = self._jobs.get(seqs[index])
             if job is None:
                 continue
-            if len(letters) == limit:
+            if len(letters) == limit or room <= 0:
                 return DeadPage(letters, str(last))
             last = job.seq
+            room -= len(job.body) + len(job.last_error or "") + _LETTER_BYTES
             letters.append(
                 DeadLetter(job.id, job.attempts, job.last_error, job.body, tuple(job.history or ()))
             )
@@ -205,7 +210,10 @@ class Endings:
     def expire(self, now: Instant) -> None:
         """Fires what is due: jobs that never started, and results kept long enough."""
         ledger = self._ledger
-        while (seq := ledger.expiries.pop_due(now.mono)) is not None:
+        for _ in range(MAX_EXPIRED_AT_ONCE):
+            seq = ledger.expiries.pop_due(now.mono)
+            if seq is None:
+                break
             job = ledger.by_seq.get(seq)
             if job is not None and job.state <= DELAYED:
                 self.die(job, "expired", now)

@@ -56,7 +56,7 @@ class Insight:
 
     def _sentence(self, job: Job, now: Instant) -> str:
         if job.state == LEASED:
-            return self._why_leased(job)
+            return self._why_leased(job, now)
         if job.state == DELAYED:
             after = f" after: {_line(job.last_error)}" if job.last_error else ""
             return f"waits {max(0.0, job.not_before - now.wall):.1f} s more before it may start{after}"
@@ -65,8 +65,14 @@ class Insight:
         if job.state == CANCELLED:
             return "was cancelled"
         if job.public_state == "dead":
-            return f"is a dead letter after {job.attempts} of {job.max_attempts} attempts: {_line(job.last_error)}"
+            return self._why_dead(job)
         return self._why_ready(job)
+
+    def _why_dead(self, job: Job) -> str:
+        holder = None if job.unique_key is None else self._ledger.by_key.get(job.unique_key)
+        key = "" if holder is None else f"; its unique key is held by job {holder.id}"
+        tried = f"{job.attempts} of {job.max_attempts} attempts"
+        return f"is a dead letter after {tried}: {_line(job.last_error)}{key}"
 
     def _why_ready(self, job: Job) -> str:
         ledger = self._ledger
@@ -84,13 +90,15 @@ class Insight:
             return "is ready, but no worker of this queue is known"
         return f"is ready and waits for a free worker; {ledger.counts[0] - 1} other jobs are ready"
 
-    def _why_leased(self, job: Job) -> str:
+    def _why_leased(self, job: Job, now: Instant) -> str:
         holder = job.holder
         asked = ", and its holder has been asked to cancel it" if job.cancel_asked else ""
+        since_s = max(0.0, now.wall - job.lease_until + self._ledger.settings.lease_s)
+        since = f", claimed or renewed {since_s:.1f} s ago"
         if holder is None:
-            return f"runs on attempt {job.attempts}, held by a worker that gave no name{asked}"
+            return f"runs on attempt {job.attempts}, held by a worker that gave no name{since}{asked}"
         missing = ", which is missing; it has a short grace to come back" if holder.is_missing else ""
-        return f"runs on attempt {job.attempts}, held by worker {holder.id}{missing}{asked}"
+        return f"runs on attempt {job.attempts}, held by worker {holder.id}{since}{missing}{asked}"
 
     def _why_still_waits_for(self, job: Job) -> str:
         workflow = decode_workflow(job.wf)

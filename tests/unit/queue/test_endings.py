@@ -6,6 +6,8 @@ import orjson
 import pytest
 
 from istos_worker.errors import PayloadTooLargeError, StorageUnavailableError
+from istos_worker.queue.endings import MAX_EXPIRED_AT_ONCE
+from istos_worker.queue.limits import MAX_REPLY_BYTES
 from istos_worker.queue.records import JobRef, JobResult, Outcome, Parked
 from istos_worker.storage.protocol import Row
 from tests.unit.queue.fakes import Bench, FakeWaiter, ref
@@ -236,8 +238,51 @@ def test_why_names_what_a_job_waits_for() -> None:
     assert why(ready) == "is ready, but the queue is paused"
     bench.state.resume(bench.now)
     bench.claim(worker="v", seq=1)
-    assert why(ready) == "runs on attempt 1, held by worker v"
+    bench.sleep(2)
+    assert why(ready) == "runs on attempt 1, held by worker v, claimed or renewed 2.0 s ago"
     assert "not known here" in why("nobody")
+
+
+def test_why_names_the_holder_of_a_dead_letter_s_key() -> None:
+    bench = Bench()
+    dead = bench.add(unique_key="k")
+    bench.state.nack(ref(bench.take()), bench.now, error="boom", discard=True)
+    newer = bench.add(unique_key="k")
+
+    why = bench.state.why(dead, bench.now).why
+
+    assert why == f"is a dead letter after 1 of 5 attempts: boom; its unique key is held by job {newer}"
+
+
+def test_a_page_of_large_dead_letters_ends_early_and_a_claim_of_large_jobs_too() -> None:
+    bench = Bench()
+    large = b"1" * (MAX_REPLY_BYTES // 2)
+    ids = [bench.add(large) for _ in range(5)]
+    first = bench.claim(n=5)
+    assert [one.job_id for one in first] == ids[:2]
+    for delivery in [*first, *bench.claim(n=5), *bench.claim(n=5)]:
+        bench.state.nack(ref(delivery), bench.now, error="boom", discard=True)
+
+    page = bench.state.dead_letters()
+    rest = bench.state.dead_letters(after=page.next)
+
+    assert [one.job_id for one in page.jobs] == ids[:2]
+    assert [one.job_id for one in rest.jobs] == ids[2:4]
+
+
+def test_very_many_that_expire_together_die_in_slices() -> None:
+    bench = Bench()
+    for _ in range(MAX_EXPIRED_AT_ONCE + 1):
+        bench.add(expires_s=1)
+
+    bench.sleep(2)
+
+    assert len(bench.state.dead_jobs()) == MAX_EXPIRED_AT_ONCE
+    due = bench.state.next_due()
+    assert due is not None
+    assert due <= bench.mono
+    bench.turn()
+    assert len(bench.state.dead_jobs()) == MAX_EXPIRED_AT_ONCE + 1
 
 
 def test_a_head_of_a_later_format_is_refused_by_name() -> None:

@@ -137,11 +137,11 @@ class Engine:
                 count += len(rows)
                 await asyncio.sleep(0)  # other queues, and those who are to hear that this one is down
         finally:
+            if count > _MANY_JOBS:
+                gc.freeze()  # before the collector, let loose again, walks over them
+                self._frozen = count
             if collects:
                 gc.enable()
-        if count > _MANY_JOBS:
-            gc.freeze()
-            self._frozen = count
         state.loaded(self._clock())
         return state
 

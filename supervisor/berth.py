@@ -47,16 +47,22 @@ class Inherited:
     name: str
     berth: Mapping[str, Any] | None = None
 
+    def fds(self) -> tuple[int, ...]:
+        return (self.link_fd, self.board_fd, self.lifeline_fd, self.stacks_fd)
+
     def to_env(self) -> dict[str, str]:
         return {BERTH_VARIABLE: json.dumps(asdict(self))}
 
     @classmethod
     def take(cls) -> Inherited:
-        """Read and remove it, so that nothing this process starts takes it for its own."""
+        """Read and remove it, so that nothing this process starts takes it, or the descriptors, for its own."""
         try:
             text = os.environ.pop(BERTH_VARIABLE)
         except KeyError:
             raise RuntimeError(
                 f"{BERTH_VARIABLE} is not set: this program is started by a supervisor"
             ) from None
-        return cls(**json.loads(text))
+        inherited = cls(**json.loads(text))
+        for fd in inherited.fds():
+            os.set_inheritable(fd, False)
+        return inherited

@@ -9,52 +9,32 @@ import gc
 import os
 import random
 import signal
-import socket
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from supervisor import early, prctl
-from supervisor.berth import Berth
-from supervisor.board import Board
 from supervisor.link import WorkerLink
 from supervisor.recorder import PARENT_DIED, Recorder
-from supervisor.titles import set_title
 
 _OWN_PACKAGE = os.path.dirname(__file__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """What one new worker gets from its zygote."""
-
-    berth: Berth
-    link_fd: int
-    stacks_fd: int
-    parent_pid: int
-
-
-def live_as_worker(place: Place, *, board: Board, child: Callable[[WorkerLink], int]) -> int:
-    """Runs in the forked process, with the fleet's signals still blocked; returns the exit code."""
-    berth, recorder = place.berth, Recorder()
+def be_born(stacks_fd: int) -> Recorder:
+    """Called in the forked process with the fleet's signals still blocked; they are recorded from now on."""
+    recorder = Recorder()
     recorder.install()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.set_wakeup_fd(-1)
-    faulthandler.register(signal.SIGUSR1, file=place.stacks_fd, all_threads=True)
+    faulthandler.register(signal.SIGUSR1, file=stacks_fd, all_threads=True)
     prctl.signal_on_parent_death(PARENT_DIED)
     early.release_signals()
     random.seed()
     gc.enable()
-    set_title(berth.name, f"worker {berth.slot} gen {berth.generation} [starting]")
-    link = WorkerLink(
-        berth, socket.socket(fileno=place.link_fd), cell=board.writer(berth.cell), recorder=recorder
-    )
-    link.introduce(place.parent_pid)
-    return _run(child, link)
+    return recorder
 
 
-def _run(child: Callable[[WorkerLink], int], link: WorkerLink) -> int:
+def live(child: Callable[[WorkerLink], int], link: WorkerLink) -> int:
+    """The exit code of the application's worker, whatever it does."""
     try:
         return child(link)
     except SystemExit as leaving:

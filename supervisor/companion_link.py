@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import os
 import signal
 import socket
 from typing import Self
@@ -38,6 +37,7 @@ class CompanionLink(WorkerLink):
         if self._loop is not None and self.lifeline_fd >= 0:
             self._loop.remove_reader(self.lifeline_fd)
             self.lifeline_fd = -1
+            self._light_fuse()  # again: its own time to stop begins only now
             self._stream.put(Orphaned(deadline_s=0.0))
 
     async def __aenter__(self) -> Self:
@@ -51,8 +51,6 @@ def companion_link() -> CompanionLink:
     inherited = Inherited.take()
     if inherited.berth is None:
         raise RuntimeError("this process was started as a zygote, not as a companion")
-    for fd in (inherited.link_fd, inherited.board_fd, inherited.lifeline_fd, inherited.stacks_fd):
-        os.set_inheritable(fd, False)
     recorder = Recorder()
     recorder.install()
     faulthandler.register(signal.SIGUSR1, file=inherited.stacks_fd, all_threads=True)

@@ -12,35 +12,21 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
-from supervisor.reloading import ReloadResult
+from supervisor.desk import Desk
 from supervisor.status import Status
 
 log = logging.getLogger(__name__)
 
 
-class Commands(Protocol):
-    """What may be asked of a running supervisor."""
-
-    def reload(self) -> asyncio.Future[ReloadResult]: ...
-
-    def set_quiet(self, quiet: bool) -> None: ...
-
-    def scale(self, procs: int) -> int: ...
-
-    def stacks(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-
 class Control:
     """Raises OSError on entry if a living supervisor has the socket; a stale one is taken over."""
 
-    def __init__(self, path: Path, *, picture: Callable[[], Status], commands: Commands) -> None:
+    def __init__(self, path: Path, *, picture: Callable[[], Status], desk: Desk) -> None:
         self._path = path
         self._picture = picture
-        self._commands = commands
+        self._desk = desk
         self._server: asyncio.Server | None = None
         self._inode = 0
 
@@ -88,19 +74,19 @@ class Control:
             case {"command": "reload"}:
                 return await self._reload(wait=bool(request.get("wait")))
             case {"command": "quiet" | "resume" as command}:
-                self._commands.set_quiet(command == "quiet")
+                self._desk.set_quiet(command == "quiet")
             case {"command": "scale", "procs": int(procs)}:
-                return {"ok": True, "procs": self._commands.scale(procs)}
+                return {"ok": True, "procs": self._desk.scale(procs)}
             case {"command": "stacks"}:
-                self._commands.stacks()
+                self._desk.stacks()
             case {"command": "stop"}:
-                self._commands.stop()
+                self._desk.stop()
             case _:
                 return {"ok": False, "error": f"unknown command {request.get('command')!r}"}
         return {"ok": True}
 
     async def _reload(self, *, wait: bool) -> dict[str, Any]:
-        future = self._commands.reload()
+        future = self._desk.reload()
         if not wait:
             return {"ok": True}
         result = await asyncio.shield(future)
@@ -114,6 +100,7 @@ def _bind(path: Path) -> socket.socket:
     old = os.umask(0o177)
     try:
         sock.bind(str(path))
+        sock.listen()  # at once: one that nobody listens on is taken for a stale one
     except OSError:
         sock.close()
         raise

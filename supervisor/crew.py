@@ -1,34 +1,33 @@
-"""The workers that live and the slots they fill. Knows deaths and deadlines; not why slots change."""
+"""The workers that live and the slots they fill. Knows births and deaths; not why slots change."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import os
 import random
-import signal
 import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from supervisor import prctl, reaper
+from supervisor import reaper
 from supervisor.berth import Berth
 from supervisor.board import CELLS
-from supervisor.exits import Exit, Lost, exit_from_status
-from supervisor.generations import STACKS_TAKE_S, Generations, Zygote
+from supervisor.exits import Exit, Lost, Verdict, exit_from_status
+from supervisor.generations import Generations, Zygote
 from supervisor.ground import Ground
 from supervisor.ledger import Ledger
 from supervisor.mourning import Mourning
 from supervisor.orders import Quiet, Resume
-from supervisor.spawn import stack_pipe
-from supervisor.stack_pipe import StackPipe
-from supervisor.verdict import Verdict
+from supervisor.spawn import nonblocking_pipe
+from supervisor.stacks import StackPipe
 from supervisor.wire import Channel
 from supervisor.workers import Stage, Worker
 
 log = logging.getLogger(__name__)
 
-_DEAF_FOR_S = 2.0
 _BOOTING_S = 2.0
 _GROUP_SIGNAL_S = 0.3
 _UNBORN_AT_MOST = 32
@@ -49,6 +48,9 @@ class Crew:
     on_hangup: Callable[[Worker], None] | None = None
     _serial: int = 0
     _free_cells: list[int] = field(default_factory=lambda: list(range(CELLS - 1, 0, -1)))
+
+    def __post_init__(self) -> None:
+        self.generations.on_message = self._zygote_says
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -94,24 +96,35 @@ class Crew:
     def spawn(
         self, slot: int, zygote: Zygote, *, now: float, replaces: Worker | None = None
     ) -> Worker | None:
-        """A fork is ordered; None if the zygote cannot be asked."""
-        ours, theirs = socket.socketpair()
-        stacks_read, stacks_write = stack_pipe()
-        worker = self._conceive(slot, zygote, ours, stacks_read)
-        worker.ordered_at, worker.replaces = now, replaces
+        """A fork is ordered; None if it cannot be, which is a failed boot of the slot."""
         try:
-            berth = self._berth(worker).to_wire()
-            self.generations.fork(zygote, worker.serial, berth, [theirs.fileno(), stacks_write])
+            worker = self._order(slot, zygote)
         except OSError as error:
-            self._not_born(worker, f"the zygote could not be asked to fork: {error}")
+            log.error("worker %d not started: %s", slot, error, extra={"slot": slot})
+            self.ledger.died(slot, ready_for_s=None, now=now, others_ready=bool(self.ready()))
             return None
-        finally:
-            theirs.close()
-            os.close(stacks_write)
+        worker.ordered_at, worker.replaces = now, replaces
         worker.channel.attach(self.ground.loop)
         if self.quiet:
             worker.tell(Quiet())
         self.workers.append(worker)
+        return worker
+
+    def _order(self, slot: int, zygote: Zygote) -> Worker:
+        """Raises OSError, and leaves nothing open."""
+        if not self._free_cells:
+            raise OSError(errno.EAGAIN, "too many workers are still leaving")
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as undo:
+            link, their_link = socket.socketpair()
+            undo.enter_context(link)
+            theirs.enter_context(their_link)
+            stacks_fd, their_stacks_fd = nonblocking_pipe()
+            theirs.callback(os.close, their_stacks_fd)
+            worker = self._conceive(slot, zygote, link, stacks_fd)
+            undo.callback(self._let_go, worker)
+            fds = [their_link.fileno(), their_stacks_fd]
+            self.generations.fork(zygote, worker.serial, self._berth(worker).to_wire(), fds)
+            undo.pop_all()
         return worker
 
     def _conceive(self, slot: int, zygote: Zygote, link: socket.socket, stacks_fd: int) -> Worker:
@@ -129,6 +142,11 @@ class Crew:
             link, on_message=lambda message: self._heard(worker, message), on_eof=self.ground.wake
         )
         return worker
+
+    def _let_go(self, worker: Worker) -> None:
+        worker.channel.close()
+        worker.stacks.close()
+        self._free_cells.append(worker.cell)
 
     def retire(self, worker: Worker, reason: str) -> None:
         """It may finish what it works on, however long that takes; one that boots holds nothing."""
@@ -164,23 +182,14 @@ class Crew:
             if worker.kill_at is not None:
                 worker.kill_at += gap_s
 
-    def check_deadlines(self, now: float) -> None:
-        boot_s = self.ground.settings.timeouts.boot_s
-        for worker in self.workers:
-            if worker.stage is Stage.BOOTING and now - worker.ordered_at > boot_s:
-                self._kill_after_stacks(worker, now, f"not ready within the boot timeout of {boot_s:g} s")
-            elif worker.kill_at is not None and now >= worker.kill_at:
-                self.kill(worker, "did not leave within its deadline")
-            self._check_hearing(worker, now)
-
-    def next_deadline(self, now: float) -> float:
-        moments = [worker.kill_at for worker in self.workers if worker.kill_at is not None]
-        moments += [self.ledger.history(slot).not_before for slot in self.empty_slots()]
+    def next_fill(self, now: float) -> float:
+        """When the next slot may be filled again, or have its worker replaced."""
+        moments = [self.ledger.history(slot).not_before for slot in range(self.wanted)]
         return min((moment for moment in moments if moment > now), default=now + 3600.0)
 
     # -- hearing ---------------------------------------------------------------------------------
 
-    def zygote_says(self, zygote: Zygote, message: dict[str, Any]) -> None:
+    def _zygote_says(self, zygote: Zygote, message: dict[str, Any]) -> None:
         match message:
             case {"t": "forked", "serial": serial, "pid": pid}:
                 for worker in self._of(zygote):
@@ -188,7 +197,6 @@ class Crew:
                         worker.pid = pid
             case {"t": "fork_failed", "serial": serial, "error": error}:
                 for worker in [worker for worker in self._of(zygote) if worker.serial == serial]:
-                    self.workers.remove(worker)
                     self._not_born(worker, f"fork failed: {error}")
             case {"t": "exit", "pid": pid, "status": status, "peak": peak}:
                 for worker in [worker for worker in self._of(zygote) if worker.pid == pid]:
@@ -200,7 +208,7 @@ class Crew:
             stray = strays.pop(worker.pid, None) if worker.pid is not None else None
             if stray is not None:
                 self.bury(worker, stray.exit, stray.peak_memory_bytes)
-            elif worker.channel.at_eof and (worker.pid is None or not _still_there(worker.pid)):
+            elif worker.channel.at_eof and (worker.pid is None or not reaper.still_there(worker.pid)):
                 self.bury(worker, Lost(), 0)
 
     def _heard(self, worker: Worker, message: dict[str, Any]) -> None:
@@ -258,9 +266,9 @@ class Crew:
         self.workers.remove(worker)
         figures = self.ground.board.read(worker.cell)
         obituary = self.mourning.bury(worker, exit_, figures, peak_memory_bytes=peak_memory_bytes, now=now)
+        worker.last_words = worker.last_words or f"a worker {obituary.cause} before it was ready"
+        self._let_go(worker)
         self._account(worker, obituary.expected, now)
-        worker.channel.close()
-        self._free_cells.append(worker.cell)
         self.ground.wake()
 
     def _account(self, worker: Worker, expected: bool, now: float) -> None:
@@ -281,34 +289,10 @@ class Crew:
 
     def _not_born(self, worker: Worker, why: str) -> None:
         log.error("worker %d not started: %s", worker.slot, why, extra={"slot": worker.slot})
-        worker.channel.close()
-        worker.stacks.close()
-        self._free_cells.append(worker.cell)
+        self.workers.remove(worker)
+        self._let_go(worker)
         worker.last_words = why
         self._count_death(worker, self.ground.loop.time())
-
-    def _kill_after_stacks(self, worker: Worker, now: float, because: str) -> None:
-        if worker.stalled_at is None:
-            worker.stalled_at = now
-            worker.ask_for_stacks()
-        elif now - worker.stalled_at >= STACKS_TAKE_S:
-            self.kill(worker, because)
-
-    def _check_hearing(self, worker: Worker, now: float) -> None:
-        """Alive, but its end of the link is closed (the application closed all descriptors?)."""
-        if not worker.channel.at_eof or worker.pid is None:
-            return
-        if worker.deaf_since is None:
-            worker.deaf_since = now
-        elif now - worker.deaf_since <= _DEAF_FOR_S:
-            return
-        elif reaper.is_zombie(worker.pid):
-            self.generations.give_up_on(worker.zygote, "does not reap")
-        elif worker.kill_at is None:
-            log.error("worker %d closed its link, replacing it", worker.slot, extra={"slot": worker.slot})
-            kill_at = now + self.ground.settings.timeouts.drain_s
-            worker.drain(deadline_s=None, reason="closed its link", kill_at=kill_at)
-            worker.signal(signal.SIGTERM)
 
     def _berth(self, worker: Worker) -> Berth:
         settings = self.ground.settings
@@ -328,8 +312,3 @@ class Crew:
 
     def _of(self, zygote: Zygote) -> Iterable[Worker]:
         return [worker for worker in self.workers if worker.zygote is zygote]
-
-
-def _still_there(pid: int) -> bool:
-    # Without a subreaper (macOS) an orphan is init's child: only its pid tells.
-    return reaper.is_child(pid) if prctl.ADOPTS_ORPHANS else reaper.exists(pid)

@@ -8,14 +8,13 @@ import signal
 import time
 
 from supervisor import early
-from supervisor.exits import ExitCode, signal_name
-from supervisor.ground import Ground
-from supervisor.ladder import Rung
-from supervisor.parts import Parts
-from supervisor.reloading import ReloadResult
+from supervisor.crew import Crew
+from supervisor.exits import ExitCode, Verdict, signal_name
+from supervisor.keeper import Keeper
+from supervisor.ladder import Ladder, Rung, climb, fresh
+from supervisor.reloading import Reloading, ReloadResult
 from supervisor.settings import MAX_PROCS
-from supervisor.signals import Ask, Signals
-from supervisor.verdict import Verdict
+from supervisor.stopping import Stopping
 from supervisor.workers import Worker
 
 log = logging.getLogger(__name__)
@@ -26,10 +25,15 @@ _HANGUP_DECIDED_AFTER_S = 1.0
 class Desk:
     """Signal handlers only record and wake; `obey` is called by the supervisor's step."""
 
-    def __init__(self, ground: Ground, parts: Parts) -> None:
-        self._ground = ground
-        self._parts = parts
-        self._signals = Signals()
+    def __init__(
+        self, *, crew: Crew, keeper: Keeper | None, reloading: Reloading, stopping: Stopping
+    ) -> None:
+        self._ground = crew.ground
+        self._crew = crew
+        self._keeper = keeper
+        self._reloading = reloading
+        self._stopping = stopping
+        self._ladder = Ladder()
         self._heard: list[tuple[int, float]] = []
         self._reload_asked_at = float("-inf")
 
@@ -39,7 +43,7 @@ class Desk:
         if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # nohup
             obeyed.remove(signal.SIGHUP)
         else:
-            self._parts.crew.on_hangup = self._hung_up
+            self._crew.on_hangup = self._hung_up
         for signum in obeyed:
             loop.add_signal_handler(signum, self._record, signum)
         loop.add_signal_handler(signal.SIGCHLD, self._ground.wake)
@@ -48,57 +52,60 @@ class Desk:
     def obey(self) -> None:
         heard, self._heard = self._heard, []
         for signum, at in heard:
-            match self._signals.heard(signum, at):
-                case Rung() as rung:
-                    reason = f"{signal_name(signum)} received"
-                    self.end(rung, Verdict(exit_code=ExitCode.DONE, reason=reason), at)
-                case Ask() as ask:
-                    self._do(ask)
-                case None:
-                    pass
+            self._obey(signum, at)
 
     def end(self, rung: Rung, verdict: Verdict, now: float) -> None:
-        self._parts.reloading.abort("the fleet stops")
-        self._parts.stopping.ask(rung, verdict, now)
+        self._reloading.abort("the fleet stops")
+        self._stopping.ask(rung, verdict, now)
         self._ground.wake()
 
     def reload(self) -> asyncio.Future[ReloadResult]:
         self._reload_asked_at = time.monotonic()
-        return self._parts.reloading.request()
+        return self._reloading.request()
 
     def set_quiet(self, quiet: bool) -> None:
         log.info("quiet" if quiet else "resumed")
-        self._parts.crew.set_quiet(quiet)
+        self._crew.set_quiet(quiet)
         self._ground.wake()
 
     def scale(self, procs: int) -> int:
         procs = min(max(procs, 0), MAX_PROCS)
         log.info("scaling to %d workers", procs, extra={"procs": procs})
-        self._parts.crew.scale(procs)
+        self._crew.scale(procs)
         return procs
 
     def stacks(self) -> None:
-        for worker in self._parts.crew.workers:
+        for worker in self._crew.workers:
             worker.ask_for_stacks()
-        if self._parts.keeper is not None:
-            self._parts.keeper.ask_for_stacks()
+        if self._keeper is not None:
+            self._keeper.ask_for_stacks()
 
     def stop(self) -> None:
         self.end(Rung.DRAIN, Verdict(exit_code=ExitCode.DONE, reason="asked to stop"), time.monotonic())
 
-    def _do(self, ask: Ask) -> None:
-        crew = self._parts.crew
-        match ask:
-            case Ask.RELOAD:
-                self.reload()
-            case Ask.STACKS:
+    def _obey(self, signum: int, at: float) -> None:
+        """HUP and USR2 may come two ways, by the group and by a parent; scaling twice is two steps."""
+        match signum:
+            case signal.SIGHUP:
+                if self._is_fresh(signum, at):
+                    self.reload()
+            case signal.SIGUSR2:
+                if self._is_fresh(signum, at):
+                    self.set_quiet(not self._crew.quiet)
+            case signal.SIGUSR1:
                 self.stacks()
-            case Ask.TOGGLE_QUIET:
-                self.set_quiet(not crew.quiet)
-            case Ask.ONE_MORE:
-                self.scale(crew.wanted + 1)
-            case Ask.ONE_FEWER:
-                self.scale(crew.wanted - 1)
+            case signal.SIGTTIN:
+                self.scale(self._crew.wanted + 1)
+            case signal.SIGTTOU:
+                self.scale(self._crew.wanted - 1)
+            case _:
+                self._ladder = climb(self._ladder, signum, at)
+                reason = f"{signal_name(signum)} received"
+                self.end(self._ladder.rung, Verdict(exit_code=ExitCode.DONE, reason=reason), at)
+
+    def _is_fresh(self, signum: int, at: float) -> bool:
+        self._ladder, is_fresh = fresh(self._ladder, signum, at)
+        return is_fresh
 
     def _record(self, signum: int) -> None:
         self._heard.append((signum, time.monotonic()))

@@ -1,4 +1,4 @@
-"""How a process ended, and what that most likely means. Pure."""
+"""How a process ended and what that most likely means; how a fleet ends. Pure."""
 
 from __future__ import annotations
 
@@ -18,6 +18,15 @@ class ExitCode(enum.IntEnum):
     NO_BOOT = 3
     NO_IMPORT = 4
     CRASH_LOOP = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Why a fleet ends. `text` is printed once, as it is; None: `reason` says enough."""
+
+    exit_code: int
+    reason: str
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

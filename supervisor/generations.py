@@ -10,13 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from supervisor import restart
 from supervisor.exits import Exit, Signaled
-from supervisor.firstborn import FIRST_GENERATION
 from supervisor.ground import Ground
-from supervisor.places import zygote_place
-from supervisor.restart import delay_s
-from supervisor.spawn import Started, start
-from supervisor.stack_pipe import StackPipe
+from supervisor.restart import SlotHistory
+from supervisor.spawn import FIRST_GENERATION, Started, start_zygote
+from supervisor.stacks import StackPipe
 from supervisor.wire import Channel
 
 log = logging.getLogger(__name__)
@@ -55,12 +54,6 @@ class Zygote:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Restart:
-    deaths: int = 0
-    not_before: float = 0.0
-
-
-@dataclass(slots=True, kw_only=True)
 class Generations:
     """`on_message` gets what a zygote says of its workers: forked, fork_failed, exit."""
 
@@ -69,7 +62,7 @@ class Generations:
     zygotes: list[Zygote] = field(default_factory=list)
     failures: dict[int, str] = field(default_factory=dict)
     last: int = 0
-    _restarts: dict[int, _Restart] = field(default_factory=dict)
+    _histories: dict[int, SlotHistory] = field(default_factory=dict)
 
     def adopt_first(self, started: Started) -> None:
         self.last = FIRST_GENERATION
@@ -94,20 +87,17 @@ class Generations:
         """Start the zygote of `generation` again if it was lost."""
         if any(zygote.generation == generation and not zygote.dismissed for zygote in self.zygotes):
             return
-        restart = self._restarts.setdefault(generation, _Restart())
-        if now < restart.not_before:
+        if now < self._history(generation).not_before:
             return
-        restart.not_before = now + delay_s(restart.deaths + 1, self.ground.settings.restarts)
-        restart.deaths += 1
         try:
             self._start(generation)
         except OSError as error:
             log.error("zygote could not be started: %s", error, extra={"generation": generation})
+            self._count_death(generation, lived_s=0.0)
 
-    def starts(self, generation: int) -> int:
-        """How often the zygote of `generation` was started again without lasting."""
-        restart = self._restarts.get(generation)
-        return 0 if restart is None else restart.deaths
+    def deaths(self, generation: int) -> int:
+        """How many zygotes of `generation` died in a row without lasting."""
+        return self._history(generation).deaths
 
     def take_failure(self, generation: int) -> str | None:
         """Why the zygote of `generation` could not import the application, told once."""
@@ -158,8 +148,8 @@ class Generations:
             return None
         self._take_last_words(zygote)
         self.zygotes.remove(zygote)
-        if self.ground.loop.time() - zygote.started_at > self.ground.settings.restarts.health_s:
-            self._restarts.pop(zygote.generation, None)
+        if not zygote.dismissed:
+            self._count_death(zygote.generation, lived_s=self.ground.loop.time() - zygote.started_at)
         if zygote.phase is Phase.IMPORTING and not zygote.dismissed:
             self._failed(zygote, f"the process that imports the application {_how(exit_)}")
         elif zygote.phase is Phase.LOADED:
@@ -171,19 +161,25 @@ class Generations:
         zygote.stacks.close()
         return zygote
 
+    def _history(self, generation: int) -> SlotHistory:
+        return self._histories.get(generation, SlotHistory())
+
+    def _count_death(self, generation: int, *, lived_s: float) -> None:
+        now, policy, before = (
+            self.ground.loop.time(),
+            self.ground.settings.restarts,
+            self._history(generation),
+        )
+        after = restart.after_death(before, ready_for_s=lived_s, now=now, policy=policy)
+        self._histories[generation] = after
+
     def _take_last_words(self, zygote: Zygote) -> None:
         if not zygote.channel.at_eof:
             zygote.channel.read_to_end()
 
     def _start(self, generation: int) -> Zygote:
-        settings, firstborn = self.ground.settings, self.ground.firstborn
-        place = zygote_place(
-            settings,
-            generation=generation,
-            board_fd=firstborn.board.fd,
-            lifeline_fd=firstborn.lifeline_write_fd,
-        )
-        return self._adopt(generation, start(settings.zygote, place))
+        started = start_zygote(self.ground.settings, self.ground.shared, generation=generation)
+        return self._adopt(generation, started)
 
     def _adopt(self, generation: int, started: Started) -> Zygote:
         loop = self.ground.loop

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from supervisor.board import Board
-from supervisor.firstborn import Firstborn
 from supervisor.settings import Settings
+from supervisor.spawn import Shared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,11 +16,11 @@ class Ground:
     """`wake` has the supervisor's loop take a step soon; `pid` is the supervisor's."""
 
     settings: Settings
-    firstborn: Firstborn
+    shared: Shared
     loop: asyncio.AbstractEventLoop
     pid: int
     wake: Callable[[], None]
 
     @property
     def board(self) -> Board:
-        return self.firstborn.board
+        return self.shared.board

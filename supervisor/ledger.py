@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from supervisor import restart
-from supervisor.exits import ExitCode
+from supervisor.exits import ExitCode, Verdict
 from supervisor.restart import SlotHistory
 from supervisor.settings import Restarts
 from supervisor.status import Totals
-from supervisor.verdict import Verdict
 
 
 @dataclass(slots=True, kw_only=True)

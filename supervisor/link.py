@@ -243,8 +243,10 @@ class WorkerLink:
 
     def _leave_behind_a_fuse(self) -> None:
         """Nobody is left to KILL this process: a C thread ends it even if the interpreter hangs."""
-        if self._fused:
-            return
-        self._fused = True
+        if not self._fused:
+            self._fused = True
+            self._light_fuse()
+
+    def _light_fuse(self) -> None:
         with contextlib.suppress(RuntimeError, ValueError, OSError):
             faulthandler.dump_traceback_later(self.berth.drain_s + _LAST_RESORT_S, exit=True)

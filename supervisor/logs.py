@@ -7,8 +7,10 @@ import logging
 import os
 import select
 import threading
+import time
 
 _CLOSE_WITHIN_S = 1.0
+_LOOK_EVERY_S = 0.002
 
 
 class ShieldedHandler(logging.Handler):
@@ -24,8 +26,6 @@ class ShieldedHandler(logging.Handler):
         self._capacity = capacity
         self._lines: collections.deque[bytes] = collections.deque()
         self._wake = threading.Event()
-        self._idle = threading.Event()
-        self._idle.set()
         self._thread: threading.Thread | None = None
         self._gave_up = False
         self.lost = 0
@@ -40,15 +40,16 @@ class ShieldedHandler(logging.Handler):
         if len(self._lines) >= self._capacity:
             self.lost += 1
             return
-        self._idle.clear()
         self._lines.append(line)
         self._start()
         self._wake.set()
 
     def flush(self) -> None:
         """Waits a second at most, and only once for a pipe that is not read."""
-        if not self._gave_up and not self._idle.wait(_CLOSE_WITHIN_S):
-            self._gave_up = True
+        give_up_at = time.monotonic() + _CLOSE_WITHIN_S
+        while self._lines and not self._gave_up:  # a line is there until it is written
+            self._gave_up = time.monotonic() > give_up_at
+            time.sleep(_LOOK_EVERY_S)
 
     def close(self) -> None:
         self.flush()
@@ -67,10 +68,6 @@ class ShieldedHandler(logging.Handler):
                 self._write(self._lines[0])
                 self._lines.popleft()
                 self._tell_lost()
-            self._idle.set()
-            if self._lines:
-                self._idle.clear()
-                self._wake.set()
 
     def _tell_lost(self) -> None:
         if self.lost > self._lost_told and not len(self._lines) > 1:

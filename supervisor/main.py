@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from supervisor import early
-from supervisor.firstborn import start_firstborn
 from supervisor.settings import Settings
+from supervisor.spawn import start_firstborn
 
 if TYPE_CHECKING:
     from supervisor.hooks import Hooks

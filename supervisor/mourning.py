@@ -34,7 +34,7 @@ class Mourning:
         """Logged, and the application told, whatever its hook does."""
         obituary = self._obituary(worker, exit_, figures, peak_memory_bytes, now)
         log_obituary(obituary)
-        self._repeat_last_words(worker, obituary)
+        self._log_last_words(worker)
         self.post.take_back(worker)
         self._tell_application(obituary)
         self.ledger.count("done", obituary.done)
@@ -61,7 +61,7 @@ class Mourning:
             reason=worker.leave_reason,
         )
 
-    def _repeat_last_words(self, worker: Worker, obituary: Obituary) -> None:
+    def _log_last_words(self, worker: Worker) -> None:
         """Once for all workers that fail alike."""
         words, extra = worker.last_words, {"slot": worker.slot}
         if words is not None and words in self._told:
@@ -69,7 +69,6 @@ class Mourning:
         elif words is not None:
             self._told.append(words)
             log.error("worker %d failed:\n%s", worker.slot, words, extra=extra)
-        worker.last_words = words or f"a worker {obituary.cause} before it was ready"
 
     def _tell_application(self, obituary: Obituary) -> None:
         try:

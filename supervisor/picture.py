@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from supervisor.companions import Keeper
 from supervisor.crew import Crew
+from supervisor.keeper import Keeper
 from supervisor.recycling import Recycler
 from supervisor.reloading import Reloading
 from supervisor.status import CompanionStatus, Status, WorkerStatus

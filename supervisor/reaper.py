@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
+from supervisor import prctl
 from supervisor.exits import Exit, exit_from_status
 
 _STRAYS_KEPT_S = 5.0
@@ -37,12 +38,17 @@ def peak_bytes(ru_maxrss: int) -> int:
     return ru_maxrss if os.uname().sysname == "Darwin" else ru_maxrss * 1024
 
 
-def is_child(pid: int) -> bool:
-    """True while `pid` is a child of this process that nobody has reaped yet."""
+def still_there(pid: int) -> bool:
+    """An adopted worker that nobody has reaped yet, this process included."""
     try:
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
+        if prctl.ADOPTS_ORPHANS:
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        else:
+            os.kill(pid, 0)  # it is init's child (macOS): only its pid tells
+    except (ChildProcessError, ProcessLookupError):
         return False
+    except PermissionError:
+        return True
     return True
 
 
@@ -53,16 +59,6 @@ def is_zombie(pid: int) -> bool:
             return file.read().rpartition(b") ")[2].startswith(b"Z")
     except OSError:
         return False
-
-
-def exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 @dataclass(slots=True)

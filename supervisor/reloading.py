@@ -24,7 +24,7 @@ class ReloadResult:
     error: str | None = None
 
 
-class Step(enum.Enum):
+class Progress(enum.Enum):
     IDLE = "idle"
     IMPORTING = "importing"
     CANARY = "canary"
@@ -38,7 +38,7 @@ class Reloading:
     crew: Crew
     generations: Generations
     rolling: Rolling
-    step_now: Step = Step.IDLE
+    progress: Progress = Progress.IDLE
     last_error: str | None = None
     _zygote: Zygote | None = None
     _canary: Worker | None = None
@@ -49,7 +49,7 @@ class Reloading:
 
     @property
     def under_way(self) -> bool:
-        return self.step_now is not Step.IDLE or self._wanted
+        return self.progress is not Progress.IDLE or self._wanted
 
     def request(self) -> asyncio.Future[ReloadResult]:
         """Resolved when the reload it belongs to is complete or undone."""
@@ -60,21 +60,21 @@ class Reloading:
         return future
 
     def step(self, now: float) -> None:
-        match self.step_now:
-            case Step.IDLE:
+        match self.progress:
+            case Progress.IDLE:
                 self._maybe_begin(now)
-            case Step.IMPORTING:
+            case Progress.IMPORTING:
                 self._importing(now)
-            case Step.CANARY:
+            case Progress.CANARY:
                 self._canary_step()
-            case Step.ROLLING:
+            case Progress.ROLLING:
                 self._rolling_step()
 
     def needed_generations(self) -> set[int]:
         needed = {self.crew.trusted, self.rolling.target}
         if self._zygote is not None:
             needed.add(self._zygote.generation)
-        if self.step_now is Step.ROLLING:
+        if self.progress is Progress.ROLLING:
             needed.add(self._previous)
         return needed
 
@@ -83,7 +83,7 @@ class Reloading:
         self._wanted = False
         self._served += self._waiting
         self._waiting = []
-        if self.step_now is not Step.IDLE:
+        if self.progress is not Progress.IDLE:
             self._end(reason)
         self._resolve(ReloadResult(generation=self.crew.trusted, error=reason))
 
@@ -99,7 +99,7 @@ class Reloading:
         except OSError as error:
             self._fail(f"zygote could not be started: {error}")
             return
-        self.step_now = Step.IMPORTING
+        self.progress = Progress.IMPORTING
 
     @property
     def _started(self) -> bool:
@@ -135,7 +135,7 @@ class Reloading:
             f"replaced by generation {zygote.generation}",
         )
         self._canary.is_canary = True
-        self.step_now = Step.CANARY
+        self.progress = Progress.CANARY
 
     def _canary_step(self) -> None:
         canary, zygote = self._canary, self._zygote
@@ -150,7 +150,7 @@ class Reloading:
         self._canary = None
         self.crew.trusted = self.rolling.target = generation
         self.crew.ledger.clear_failed_boots()
-        self.step_now = Step.ROLLING
+        self.progress = Progress.ROLLING
 
     def _rolling_step(self) -> None:
         zygote = self._zygote
@@ -189,7 +189,7 @@ class Reloading:
     def _end(self, error: str | None) -> None:
         self.last_error = error
         self._zygote = self._canary = None
-        self.step_now = Step.IDLE
+        self.progress = Progress.IDLE
 
     def _resolve(self, result: ReloadResult) -> None:
         for future in self._served:

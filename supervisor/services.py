@@ -7,7 +7,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from supervisor.control import Commands, Control
+from supervisor.control import Control
+from supervisor.desk import Desk
 from supervisor.endpoint import Endpoint
 from supervisor.ground import Ground
 from supervisor.hooks import Hooks
@@ -23,13 +24,11 @@ class Refused(Exception):  # noqa: N818
 class Services:
     """A context manager; leaves nothing behind on disk."""
 
-    def __init__(
-        self, *, ground: Ground, hooks: Hooks, picture: Callable[[], Status], commands: Commands
-    ) -> None:
+    def __init__(self, *, ground: Ground, hooks: Hooks, picture: Callable[[], Status], desk: Desk) -> None:
         self._ground = ground
         self._hooks = hooks
         self._picture = picture
-        self._commands = commands
+        self._desk = desk
         self._stack = contextlib.AsyncExitStack()
         self._notifier = Notifier.from_environment()
 
@@ -56,7 +55,7 @@ class Services:
         if settings.pidfile is not None:
             self._stack.enter_context(Pidfile(settings.pidfile))
         if settings.control is not None:
-            control = Control(settings.control, picture=self._picture, commands=self._commands)
+            control = Control(settings.control, picture=self._picture, desk=self._desk)
             await self._stack.enter_async_context(control)
         if settings.endpoint is not None:
             endpoint = Endpoint(*settings.endpoint, picture=self._picture, metrics=self._hooks.metrics)

@@ -1,11 +1,66 @@
-"""Where a process's asyncio tasks are waiting, as text. (Threads: faulthandler, in C, needs no GIL.)"""
+"""What a process is doing: tasks rendered inside it, threads as received from its faulthandler.
+
+Faulthandler writes in C and needs no interpreter lock, so a process that hangs can still be asked.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import traceback
 from types import FrameType
 from typing import Any
+
+log = logging.getLogger(__name__)
+
+_QUIET_FOR_S = 0.2
+_MOST_BYTES = 1 << 20
+
+
+class StackPipe:
+    """Logs in one piece what faulthandler writes. `read_fd` is not blocking, and is closed with this."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, read_fd: int, *, who: str) -> None:
+        self._read_fd = read_fd
+        self._loop = loop
+        self._who = who
+        self._text = bytearray()
+        self._timer: asyncio.TimerHandle | None = None
+        loop.add_reader(self._read_fd, self._read)
+
+    def close(self) -> None:
+        if self._read_fd >= 0:
+            self._read()
+        self._log()
+        self._stop_reading()
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._read_fd, 65536)
+        except BlockingIOError:
+            return
+        if not data:
+            self._stop_reading()
+        elif len(self._text) < _MOST_BYTES:
+            self._text += data
+        if self._timer is None and self._text:
+            self._timer = self._loop.call_later(_QUIET_FOR_S, self._log)
+
+    def _stop_reading(self) -> None:
+        if self._read_fd >= 0:
+            self._loop.remove_reader(self._read_fd)
+            os.close(self._read_fd)
+            self._read_fd = -1
+
+    def _log(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._text:
+            text = self._text.decode(errors="replace").rstrip()
+            self._text.clear()
+            log.warning("stacks of %s:\n%s", self._who, text, extra={"of": self._who, "stacks": text})
 
 
 def render_tasks(loop: asyncio.AbstractEventLoop) -> str:

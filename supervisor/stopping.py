@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from supervisor.companions import Keeper
 from supervisor.crew import Crew
+from supervisor.exits import Verdict
 from supervisor.generations import Generations
+from supervisor.keeper import Keeper
 from supervisor.ladder import Rung
-from supervisor.verdict import Verdict
 from supervisor.workers import Stage, Worker
 
 log = logging.getLogger(__name__)

@@ -9,17 +9,27 @@ import os
 import time
 
 from supervisor import early, logs, patience, prctl, reaper
+from supervisor.crew import Crew
+from supervisor.deadlines import Deadlines
 from supervisor.desk import Desk
-from supervisor.exits import ExitCode
-from supervisor.firstborn import Firstborn
+from supervisor.exits import ExitCode, Verdict
+from supervisor.generations import Generations
 from supervisor.ground import Ground
 from supervisor.hooks import Hooks, PlainHooks
+from supervisor.keeper import Keeper
 from supervisor.ladder import Rung
-from supervisor.parts import assemble
+from supervisor.ledger import Ledger
+from supervisor.mourning import Mourning
+from supervisor.picture import Picture
+from supervisor.post import Post
+from supervisor.recycling import Recycler
+from supervisor.reloading import Reloading
+from supervisor.rolling import Rolling
 from supervisor.services import Refused, Services
 from supervisor.settings import Settings
+from supervisor.spawn import Firstborn
+from supervisor.stopping import Stopping
 from supervisor.titles import set_title, supervisor_title
-from supervisor.verdict import Verdict
 
 log = logging.getLogger(__name__)
 
@@ -41,46 +51,68 @@ async def _supervise(settings: Settings, hooks: Hooks, firstborn: Firstborn) -> 
     wake = asyncio.Event()
     ground = Ground(
         settings=settings,
-        firstborn=firstborn,
+        shared=firstborn.shared,
         loop=asyncio.get_running_loop(),
         pid=os.getpid(),
         wake=wake.set,
     )
+    supervisor = Supervisor(ground, hooks, wake=wake)
+    supervisor.adopt(firstborn)
     try:
-        return await Supervisor(ground, hooks, wake=wake).run()
+        return await supervisor.run()
     finally:
-        os.close(firstborn.lifeline_read_fd)
-        os.close(firstborn.lifeline_write_fd)
-        firstborn.board.close()
+        firstborn.shared.close()
 
 
 class Supervisor:
     """Level-triggered: events only wake it; each step looks at everything and does what is due."""
 
     def __init__(self, ground: Ground, hooks: Hooks, *, wake: asyncio.Event) -> None:
-        parts = assemble(ground, hooks)
-        self._ground = ground
-        self._wake = wake
-        self._ledger = parts.ledger
-        self._post = parts.post
-        self._generations = parts.generations
-        self._crew = parts.crew
-        self._keeper = parts.keeper
-        self._recycler = parts.recycler
-        self._rolling = parts.rolling
-        self._reloading = parts.reloading
-        self._stalls = parts.stalls
-        self._stopping = parts.stopping
-        self._picture = parts.picture
-        self._desk = Desk(ground, parts)
-        self._services = Services(ground=ground, hooks=hooks, picture=parts.picture.take, commands=self._desk)
+        settings = ground.settings
+        self._ground, self._wake = ground, wake
+        self._ledger, self._post = Ledger(policy=settings.restarts), Post()
+        self._generations = Generations(ground=ground)
+        self._crew = Crew(
+            ground=ground,
+            generations=self._generations,
+            mourning=Mourning(hooks=hooks, post=self._post, ledger=self._ledger, burst=settings.burst),
+            ledger=self._ledger,
+            wanted=settings.procs,
+        )
+        self._keeper = _keeper(ground, self._ledger)
+        self._deadlines = Deadlines(crew=self._crew)
+        self._recycler = Recycler(crew=self._crew, recycling=settings.recycling)
+        self._rolling = Rolling(crew=self._crew, due=self._recycler.due)
+        self._reloading = Reloading(crew=self._crew, generations=self._generations, rolling=self._rolling)
+        self._stopping = Stopping(generations=self._generations, crew=self._crew, keeper=self._keeper)
+        self._picture = Picture(
+            crew=self._crew,
+            keeper=self._keeper,
+            reloading=self._reloading,
+            stopping=self._stopping,
+            recycler=self._recycler,
+        )
+        self._desk = Desk(
+            crew=self._crew, keeper=self._keeper, reloading=self._reloading, stopping=self._stopping
+        )
+        self._services = Services(ground=ground, hooks=hooks, picture=self._picture.take, desk=self._desk)
         self._strays = reaper.Strays()
         self._patience = patience.begin(time.monotonic(), patience.boottime())
         self._title = ""
 
+    def adopt(self, firstborn: Firstborn) -> None:
+        """What was started before this was loaded."""
+        if isinstance(firstborn.zygote, OSError):
+            text = f"the zygote could not be started: {firstborn.zygote}"
+            self._ledger.conclude(Verdict(exit_code=ExitCode.UNEXPECTED, reason=text))
+        else:
+            self._generations.adopt_first(firstborn.zygote)
+        if self._keeper is not None and firstborn.companion is not None:
+            self._keeper.adopt_first(firstborn.companion)
+
     async def run(self) -> int:
+        set_title(self._ground.settings.name, "supervisor [starting]")
         self._desk.install_handlers()
-        self._begin()
         try:
             async with self._services:
                 return await self._until_gone()
@@ -101,17 +133,6 @@ class Supervisor:
                 async with asyncio.timeout(self._idle_for_s()):
                     await self._wake.wait()
 
-    def _begin(self) -> None:
-        set_title(self._ground.settings.name, "supervisor [starting]")
-        firstborn = self._ground.firstborn
-        if isinstance(firstborn.zygote, OSError):
-            text = f"the zygote could not be started: {firstborn.zygote}"
-            self._ledger.conclude(Verdict(exit_code=ExitCode.UNEXPECTED, reason=text, text=text))
-        else:
-            self._generations.adopt_first(firstborn.zygote)
-        if self._keeper is not None and firstborn.companion is not None:
-            self._keeper.adopt_first(firstborn.companion)
-
     def _step(self) -> bool:
         """True when everything is gone."""
         now = time.monotonic()
@@ -120,8 +141,7 @@ class Supervisor:
         self._desk.obey()
         if self._keeper is not None:
             self._keeper.step(now)
-        self._crew.check_deadlines(now)
-        self._stalls.check(now, self._patience.awake_since)
+        self._deadlines.check(now, awake_since=self._patience.awake_since)
         if not self._stopping.under_way:
             self._tend(now)
         self._deliver()
@@ -154,8 +174,8 @@ class Supervisor:
 
     def _idle_for_s(self) -> float:
         now = time.monotonic()
-        moments = [now + _LOOK_EVERY_S, self._crew.next_deadline(now), self._stalls.next_deadline(now)]
-        moments.append(self._stopping.next_deadline(now))
+        moments = [now + _LOOK_EVERY_S, self._crew.next_fill(now), self._deadlines.next(now)]
+        moments += [self._stopping.next_deadline(now), self._recycler.next_look(now)]
         if self._keeper is not None:
             moments.append(self._keeper.next_deadline(now))
         return max(min(moments) - now, 0.001)
@@ -191,7 +211,7 @@ class Supervisor:
         if failed is None:
             return
         reason = "the application could not be imported"
-        may_retry = self._generations.starts(self._crew.trusted) < self._ground.settings.restarts.boot_rounds
+        may_retry = self._generations.deaths(self._crew.trusted) < self._ground.settings.restarts.boot_rounds
         if self._ledger.ever_ready and (self._crew.workers or may_retry):
             log.error("%s, will retry:\n%s", reason, failed)
         else:
@@ -221,3 +241,10 @@ class Supervisor:
         if title != self._title:
             self._title = title
             set_title(self._ground.settings.name, title)
+
+
+def _keeper(ground: Ground, ledger: Ledger) -> Keeper | None:
+    companion = ground.settings.companion
+    if companion is None:
+        return None
+    return Keeper(ground=ground, companion=companion, conclude=ledger.conclude)

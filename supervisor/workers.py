@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from supervisor.generations import Zygote
 from supervisor.orders import Drain, HandBack, Message, Order, to_wire
-from supervisor.stack_pipe import StackPipe
+from supervisor.stacks import StackPipe
 from supervisor.wire import Channel
 
 
@@ -40,7 +40,7 @@ class Worker:
     killed_because: str | None = None
     retire_reason: str | None = None
     deaf_since: float | None = None
-    stalled_at: float | None = None
+    stacks_asked_at: float | None = None
     is_canary: bool = False
     last_words: str | None = None
     unacknowledged: dict[int, Message] = field(default_factory=dict)

@@ -14,11 +14,12 @@ from typing import Any
 
 from supervisor import early, forksafety, prctl
 from supervisor.berth import Berth, Inherited
-from supervisor.birth import Place, flush_output, live_as_worker, user_traceback
+from supervisor.birth import be_born, flush_output, live, user_traceback
 from supervisor.board import Board
 from supervisor.exits import ExitCode
 from supervisor.link import WorkerLink
 from supervisor.recorder import swallow_signals
+from supervisor.spawn import nonblocking_pipe
 from supervisor.titles import set_title
 from supervisor.wire import Lines, encode
 
@@ -52,7 +53,7 @@ def serve_zygote(
     flush_output()
     _own_signals(inherited.stacks_fd)
     set_title(inherited.name, f"zygote gen {inherited.generation}")
-    zygote.report_loaded(forksafety.findings(suspects, own_fds=zygote.own_fds()))
+    zygote.report_loaded(forksafety.findings(suspects, own_fds=set(inherited.fds())))
     gc.collect()
     gc.freeze()
     return zygote.serve()
@@ -62,18 +63,12 @@ class Zygote:
     """Its link is read with recv_fds: every fork order comes with the new worker's descriptors."""
 
     def __init__(self, inherited: Inherited, child: Callable[[WorkerLink], int]) -> None:
-        self._inherited = inherited
         self._child = child
         self._board = Board(inherited.board_fd)
         self._link = socket.socket(fileno=inherited.link_fd)
         self._lines = Lines()
         self._fds: deque[int] = deque()
         self._pid = os.getpid()
-        for fd in (inherited.link_fd, inherited.board_fd, inherited.lifeline_fd, inherited.stacks_fd):
-            os.set_inheritable(fd, False)
-
-    def own_fds(self) -> set[int]:
-        return {self._link.fileno(), self._board.fd, self._inherited.lifeline_fd, self._inherited.stacks_fd}
 
     def report_loaded(self, warnings: list[str]) -> None:
         self._send({"t": "loaded", "warnings": warnings})
@@ -84,7 +79,7 @@ class Zygote:
         return ExitCode.NO_IMPORT
 
     def serve(self) -> int:
-        wake_r, wake_w = _pipe()
+        wake_r, wake_w = nonblocking_pipe()
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _wake_only)
         self._reap()
@@ -101,7 +96,10 @@ class Zygote:
 
     def _obey(self) -> bool:
         """False when the supervisor is gone or has closed the link: nothing is left to do here."""
-        data, fds, _, _ = socket.recv_fds(self._link, 65536, 64)
+        try:
+            data, fds, _, _ = socket.recv_fds(self._link, 65536, 64)
+        except ConnectionResetError:  # it left unread what we said
+            return False
         for fd in fds:
             os.set_inheritable(fd, False)
         self._fds.extend(fds)
@@ -128,13 +126,13 @@ class Zygote:
         code = 1
         try:
             self._link.close()
-            place = Place(
-                berth=Berth.from_wire(order["berth"]),
-                link_fd=link_fd,
-                stacks_fd=stacks_fd,
-                parent_pid=self._pid,
-            )
-            code = live_as_worker(place, board=self._board, child=self._child)
+            signal.set_wakeup_fd(-1)
+            berth, sock = Berth.from_wire(order["berth"]), socket.socket(fileno=link_fd)
+            recorder = be_born(stacks_fd)
+            set_title(berth.name, f"worker {berth.slot} gen {berth.generation} [starting]")
+            link = WorkerLink(berth, sock, cell=self._board.writer(berth.cell), recorder=recorder)
+            link.introduce(self._pid)
+            code = live(self._child, link)
         finally:
             os._exit(code)
 
@@ -169,10 +167,3 @@ def _die_with(supervisor_pid: int) -> None:
 
 def _wake_only(_signum: int, _frame: object) -> None:
     return None
-
-
-def _pipe() -> tuple[int, int]:
-    read, write = os.pipe()
-    os.set_blocking(read, False)
-    os.set_blocking(write, False)
-    return read, write

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from typing import TYPE_CHECKING
 
@@ -73,7 +74,7 @@ def test_a_worker_that_never_gets_ready_ends_the_fleet_with_3(fleet: Fleet) -> N
 def test_a_worker_that_hangs_at_boot_ends_the_fleet_with_3(fleet: Fleet) -> None:
     fleet.start(
         "import time\nasync def main(link): time.sleep(3600)",
-        timeouts={"boot_s": 2.0},
+        timeouts={"boot_s": 1.0},
         restarts={"first_delay_s": 0.01, "max_delay_s": 0.01, "boot_rounds": 2},
     )
 
@@ -169,10 +170,10 @@ def test_a_lost_zygote_whose_import_fails_and_hangs_is_started_again(fleet: Flee
 
 
 def test_an_import_that_hangs_exits_4_and_shows_where(fleet: Fleet) -> None:
-    fleet.start("import time\ndef stuck_here(): time.sleep(3600)\nstuck_here()", timeouts={"boot_s": 0.5})
+    fleet.start("import time\ndef stuck_here(): time.sleep(3600)\nstuck_here()", timeouts={"boot_s": 1.5})
 
     fleet.ends(4)
-    assert "did not finish within 0.5 s" in fleet.log_text()
+    assert "did not finish within 1.5 s" in fleet.log_text()
     assert "in stuck_here" in fleet.log_text()
 
 
@@ -305,6 +306,22 @@ def test_a_fork_that_fails_is_tried_again_and_gives_up_with_3(fleet: Fleet) -> N
 
     fleet.ends(3)
     assert "fork failed: [Errno 11] no more processes" in fleet.log_text()
+
+
+def test_a_fleet_out_of_descriptors_says_so_and_goes_on(fleet: Fleet) -> None:
+    fleet.start()
+    fleet.wait("ready", slot=0)
+    soft, hard = resource.prlimit(fleet.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(fleet.pid, resource.RLIMIT_NOFILE, (3, hard))
+
+    fleet.signal(signal.SIGTTIN)
+
+    fleet.wait_log("worker 1 not started: [Errno 24] Too many open files")
+    resource.prlimit(fleet.pid, resource.RLIMIT_NOFILE, (soft, hard))
+    fleet.wait("ready", slot=1)
+    fleet.signal(signal.SIGTERM)
+    fleet.ends(0)
+    assert "a step failed" not in fleet.log_text()
 
 
 def test_a_log_pipe_that_nobody_reads_stops_nothing(fleet: Fleet) -> None:

@@ -285,7 +285,7 @@ def test_a_frozen_group_that_is_thawed_kills_nobody(fleet: Fleet) -> None:
     fleet.wait("ready")
 
     fleet.signal_group(signal.SIGSTOP)
-    time.sleep(4.0)
+    time.sleep(3.2)  # more than a supervisor means to be away
     fleet.signal_group(signal.SIGCONT)
 
     fleet.wait_log("nobody is late")

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.ladder import Ladder, Rung, climb
-from supervisor.signals import Ask, Signals
+from supervisor.ladder import Ladder, Rung, climb, fresh
 
 STOPS = [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT]
 Times = list[tuple[int, float]]
@@ -52,14 +51,16 @@ def test_a_ladder_only_climbs_and_takes_two_seconds_to_a_kill(steps: Times) -> N
             assert now - before.climbed_at >= 1.0
 
 
-def test_the_supervisor_asks_once_for_an_echo_but_counts_scaling() -> None:
-    signals = Signals()
+def test_an_echo_within_a_second_is_not_fresh() -> None:
+    ladder, answers = Ladder(), []
+    for signum, now in [
+        (signal.SIGHUP, 0.0),
+        (signal.SIGHUP, 0.5),
+        (signal.SIGUSR2, 0.6),
+        (signal.SIGHUP, 1.0),
+    ]:
+        ladder, is_fresh = fresh(ladder, signum, now)
+        answers.append(is_fresh)
 
-    assert signals.heard(signal.SIGHUP, 0.0) is Ask.RELOAD
-    assert signals.heard(signal.SIGHUP, 0.5) is None
-    assert signals.heard(signal.SIGHUP, 1.6) is Ask.RELOAD
-    assert signals.heard(signal.SIGUSR2, 1.7) is Ask.TOGGLE_QUIET
-    assert signals.heard(signal.SIGUSR2, 1.8) is None
-    assert [signals.heard(signal.SIGTTIN, 2.0) for _ in range(2)] == [Ask.ONE_MORE, Ask.ONE_MORE]
-    assert signals.heard(signal.SIGTERM, 3.0) is Rung.DRAIN
-    assert signals.heard(signal.SIGTERM, 3.1) is None
+    assert answers == [True, False, True, True]
+    assert ladder.rung is Rung.RUN

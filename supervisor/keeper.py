@@ -11,15 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from supervisor import restart
-from supervisor.exits import Exit, ExitCode
+from supervisor.exits import Exit, ExitCode, Verdict
 from supervisor.ground import Ground
 from supervisor.orders import Drain, HandBack, Message, Order, to_wire
-from supervisor.places import companion_place
 from supervisor.restart import SlotHistory
 from supervisor.settings import Companion
-from supervisor.spawn import Started, start
-from supervisor.stack_pipe import StackPipe
-from supervisor.verdict import Verdict
+from supervisor.spawn import Started, start_companion
+from supervisor.stacks import StackPipe
 from supervisor.wire import Channel
 
 log = logging.getLogger(__name__)
@@ -29,7 +27,11 @@ _ASKED_BY_SIGNAL_S = 1.0
 
 @dataclass(slots=True, kw_only=True)
 class Keeper:
-    """`conclude` is told when it is no use to go on."""
+    """Starts the companion, hears it, stops it. `conclude` is told when it is no use to go on.
+
+    `fleet_stops`: workers leave and still need it, so it is kept alive; what it is sent by signal is
+    no request of its own any more.
+    """
 
     ground: Ground
     companion: Companion
@@ -138,16 +140,10 @@ class Keeper:
             self.conclude(Verdict(exit_code=ExitCode.NO_BOOT, reason=f"{title} does not become ready"))
 
     def _start(self, now: float) -> None:
-        companion, firstborn = self.companion, self.ground.firstborn
-        place = companion_place(
-            self.ground.settings,
-            title=companion.title,
-            start=self.starts + 1,
-            board_fd=firstborn.board.fd,
-            lifeline_fd=firstborn.lifeline_read_fd,
-        )
+        ground = self.ground
         try:
-            self._adopt(start(companion.command, place))
+            started = start_companion(self.companion, ground.settings, ground.shared, count=self.starts + 1)
+            self._adopt(started)
         except OSError as error:
             self._unborn(error, now)
 

@@ -92,9 +92,12 @@ class Consumers:
         )
 
     def held(self) -> tuple[str, ...]:
-        """`prefix/job_id` of the jobs running now."""
+        """`prefix/job_id` of the jobs running now, a queue's newest first: where there is no room for all of them,
+        those are left that more likely caused a death."""
         return tuple(
-            f"{prefix}/{job_id}" for prefix, worker in self._workers.items() for job_id in worker.running()
+            f"{prefix}/{job_id}"
+            for prefix, worker in self._workers.items()
+            for job_id in reversed(worker.running())
         )
 
     def labels(self) -> list[str]:

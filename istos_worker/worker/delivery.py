@@ -72,6 +72,12 @@ class Delivery:
         self._context: JobContext | None = None
 
     @property
+    def crashes(self) -> int:
+        """Deliveries before this one that ended with their worker's death."""
+        crashes: int = self.wire.get("crashes", 0)
+        return crashes
+
+    @property
     def context(self) -> JobContext:
         """Made when somebody asks: most handlers do not."""
         if self._context is None:
@@ -85,7 +91,7 @@ class Delivery:
                 correlation_id=wire.get("correlation_id"),
                 traceparent=wire.get("traceparent"),
                 fence=self.fence,
-                crashes=wire.get("crashes", 0),
+                crashes=self.crashes,
                 live=self.alive(),
             )
         return self._context

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from istos_worker.wire.keys import queue_prefix
+from istos_worker.worker.suspects import Suspects
 
 _WORKER_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -54,10 +55,13 @@ class WorkerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerHooks:
-    """How a supervisor follows along. Both are called on the loop and must not block."""
+    """What ties a worker to the process around it: how a supervisor follows along (called on the loop, must not
+    block), and what the workers of several queues share."""
 
     on_change: Callable[[], None] | None = None
     """The figures of `Worker.statistics` or `Worker.running()` changed. Called once per loop turn, before the
     jobs just started run."""
     retire: Callable[[str], None] | None = None
     """This process should be replaced: a thread is stuck in a job past its time limit."""
+    suspects: Suspects = field(default_factory=Suspects)
+    """Shared by all workers of the process."""

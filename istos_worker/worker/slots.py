@@ -21,6 +21,7 @@ from istos_worker.worker.prefetch import Prefetch
 from istos_worker.worker.runner import Call, Runner
 from istos_worker.worker.settings import WorkerHooks
 from istos_worker.worker.statistics import Statistics
+from istos_worker.worker.suspects import RETURN_S
 from istos_worker.worker.threads import SlotThreads
 
 log = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class Slots:
         self._prefetch = prefetch
         self._statistics = statistics
         self._hooks = hooks
-        self._on_outcome = on_outcome
+        self._tell = on_outcome
         self._loop = asyncio.get_running_loop()
         self._base = contextvars.copy_context()
         self._waiting: deque[tuple[Delivery, Call]] = deque()
@@ -98,6 +99,9 @@ class Slots:
                 delivery.stop = Stop.HAND_BACK
                 self._on_outcome(delivery, self._runner.stopped(delivery, None))
                 continue
+            if not self._hooks.suspects.admit(delivery):
+                self._on_outcome(delivery, Released(RETURN_S))
+                continue
             prepared = prepare(delivery)
             if isinstance(prepared, Call):
                 self._waiting.append((delivery, prepared))
@@ -106,6 +110,10 @@ class Slots:
         self.fill()
         if self._waiting:
             self._plan_overdue_check()
+
+    def _on_outcome(self, delivery: Delivery, outcome: Outcome) -> None:
+        self._hooks.suspects.left(delivery)
+        self._tell(delivery, outcome)
 
     def fill(self) -> None:
         """Starts what the free slots can take."""

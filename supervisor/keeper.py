@@ -12,6 +12,7 @@ from typing import Any
 
 from supervisor import restart
 from supervisor.exits import Exit, ExitCode, Verdict
+from supervisor.generations import STACKS_TAKE_S
 from supervisor.ground import Ground
 from supervisor.orders import Drain, HandBack, Message, Order, to_wire
 from supervisor.restart import SlotHistory
@@ -64,15 +65,11 @@ class Keeper:
     def step(self, now: float) -> None:
         if self.pid is None and not self._stopping and now >= self._history.not_before:
             self._start(now)
-        late = (
-            self.pid is not None
-            and not self.ready
-            and not self._leaving
-            and now - self._started_at > self._boot_s
-        )
-        if late and self._kill_at is None:
+        boots = self.pid is not None and not self.ready and not self._leaving
+        if boots and now - self._started_at > self._boot_s and self._kill_at is None:
             log.error("%s not ready within %g s", self.companion.title, self._boot_s)
-            self._kill_at = now
+            self.ask_for_stacks()
+            self._kill_at = now + STACKS_TAKE_S
         if self._kill_at is not None and now >= self._kill_at:
             self._signal(signal.SIGKILL)
 
@@ -117,19 +114,16 @@ class Keeper:
             self._channel.close()
         if self._stacks is not None:
             self._stacks.close()
-        if not self._stopping and not self._leaving:
-            self._died(exit_, now)
+        told_to = self._stopping or self._leaving
+        extra = {"worker_pid": pid, "exit": str(exit_)}
+        level = logging.INFO if told_to else logging.ERROR
+        log.log(level, "%s gone: pid %s, %s", self.companion.title, pid, exit_, extra=extra)
+        if not told_to:
+            ready_for_s = now - self._ready_at if self.ready and self._ready_at is not None else None
+            self._count_death(ready_for_s, now)
         self.pid, self.ready, self._leaving, self._kill_at = None, False, False, None
         self._channel = self._stacks = None
         return True
-
-    def _died(self, exit_: Exit, now: float) -> None:
-        title = self.companion.title
-        log.error(
-            "%s gone: pid %s, %s", title, self.pid, exit_, extra={"worker_pid": self.pid, "exit": str(exit_)}
-        )
-        ready_for_s = now - self._ready_at if self.ready and self._ready_at is not None else None
-        self._count_death(ready_for_s, now)
 
     def _count_death(self, ready_for_s: float | None, now: float) -> None:
         title, policy = self.companion.title, self.ground.settings.restarts
@@ -165,6 +159,8 @@ class Keeper:
         match message:
             case {"t": "ready"}:
                 self.ready, self._ready_at = True, self.ground.loop.time()
+                if not self._leaving:
+                    self._kill_at = None
                 log.info("%s ready", self.companion.title, extra={"worker_pid": self.pid})
             case {"t": "acknowledged", "id": id_}:
                 self.unacknowledged.pop(id_, None)

@@ -9,19 +9,18 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def become_subreaper() -> bool:
-    """Orphans below this process become its children (prctl(2)). False where there is no such thing."""
-    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+def become_subreaper() -> None:
+    """Orphans below this process become its children (prctl(2))."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def signal_on_parent_death(signum: int) -> bool:
+def signal_on_parent_death(signum: int) -> None:
     """Sent each time the parent of this process dies, also a later, adoptive one."""
-    return _prctl(_PR_SET_PDEATHSIG, signum)
+    _prctl(_PR_SET_PDEATHSIG, signum)
 
 
-def _prctl(option: int, value: int) -> bool:
-    if sys.platform != "linux":
-        return False
-    import ctypes  # 5 ms and 1 MB that only this needs
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        import ctypes  # 5 ms and 1 MB that only this needs
 
-    return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)

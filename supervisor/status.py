@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
-    """`stage`: booting, ready or leaving. `private_bytes` None: not measured yet."""
+    """`stage`: booting, ready or leaving. `private_bytes` None: it may not be looked at."""
 
     slot: int
     pid: int | None
@@ -58,10 +58,6 @@ class Status:
     companion: CompanionStatus | None
     totals: Totals
     last_reload_error: str | None
-
-    @property
-    def live(self) -> bool:
-        return True
 
     @property
     def ready(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -276,6 +277,20 @@ def test_a_companion_that_cannot_start_ends_the_fleet_with_3(fleet: Fleet) -> No
 
     fleet.ends(3)
     assert not fleet.events("born")
+
+
+def test_a_companion_that_hangs_at_boot_is_killed_after_its_stacks(fleet: Fleet) -> None:
+    hangs = (
+        "from supervisor.companion_link import companion_link as c; link = c(); import time; time.sleep(99)"
+    )
+    fleet.start(
+        companion={"argv": [sys.executable, "-c", hangs]},
+        timeouts={"boot_s": 1.0},
+        restarts={"boot_rounds": 1},
+    )
+
+    fleet.ends(3)
+    assert "stacks of owner" in fleet.log_text()
 
 
 def test_a_frozen_loop_is_reported_with_its_stacks_then_replaced(fleet: Fleet) -> None:

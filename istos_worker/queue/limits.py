@@ -14,6 +14,8 @@ MAX_BATCH = 1000
 MAX_REPLY_BYTES = 16 << 20
 """About as much as one reply brings of bodies, but for a single body that is larger: a claim or a page of dead letters
 ends early there."""
+MAX_TASKS_BYTES = 256 * 1024
+"""The names of the tasks that a claim takes: the owner remembers them for each worker."""
 MAX_PRIORITY = 2**31
 MAX_DELAY_S = 10 * 366 * 86400.0
 MAX_ATTEMPTS = 1_000_000

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from istos_worker.errors import BadRequestError, IstosError, PayloadTooLargeError
-from istos_worker.queue.limits import MAX_DELAY_S, MAX_KEY
+from istos_worker.queue.limits import MAX_DELAY_S, MAX_KEY, MAX_TASKS_BYTES
 from istos_worker.queue.records import ClaimRequest, Delivery, Instant, JobRef, Outcome, Parked
 from istos_worker.queue.role_values import (
     JOB_ID,
@@ -43,6 +43,7 @@ def _claim_request(call: Call, *, may_wait: bool) -> ClaimRequest:
     worker = text_param(params, "worker", MAX_KEY)
     if worker is not None and not JOB_ID.fullmatch(worker):
         raise BadRequestError("worker must be 1 to 64 of the characters A-Z a-z 0-9 . _ -")
+    check_size(len(params.get("tasks", "")), MAX_TASKS_BYTES, "tasks")
     wait_s = seconds_param(params, "wait", 0.0, high=86400.0) if may_wait else 0.0
     return ClaimRequest(
         n=int_param(params, "n", 1, low=0, high=call.limits.batch),

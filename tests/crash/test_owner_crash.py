@@ -21,7 +21,7 @@ import pytest
 
 from istos_worker.wire.codec import encode_params
 from istos_worker.wire.keys import worker_key
-from istos_worker.wire.session import Session
+from istos_worker.wire.session import Handle, Session
 from istos_worker.wire.settings import ZenohSettings
 from tests.fixtures.live import Raw, free_endpoint, until
 from tests.fixtures.owners import Owners
@@ -57,6 +57,7 @@ class Caller:
         self._network = network
         self.owner: Program | None = None
         self._session: Session | None = None
+        self._tokens: list[Handle] = []
         self._seqs = dict.fromkeys(range(WORKERS), 0)
         self._names = 0
 
@@ -78,8 +79,8 @@ class Caller:
         await until(is_open, within_s=LONG_S)  # a client that finds nobody looks again only a second later
         self._session = session = await Session.open(self._network)
         await until(is_there, within_s=LONG_S)
-        for number in range(WORKERS):
-            self._session.declare_token(worker_key(QUEUE, f"w{number}"))
+        keys = [worker_key(QUEUE, f"w{number}") for number in range(WORKERS)]
+        self._tokens = [session.declare_token(key) for key in keys]  # kept, or they end at once
 
     async def disconnect(self) -> None:
         assert self._session is not None

@@ -71,6 +71,11 @@ def enqueue(job_id: str | None = None, **fields: Any) -> Request:
     return Request(lambda state, now: state.enqueue(NewJob(body=b"1", job_id=job_id, **fields), now))
 
 
+def claim(waiter: FakeWaiter, *, wait_s: float) -> Request:
+    request = ClaimRequest(waiter=waiter, wait_s=wait_s)
+    return Request(lambda state, now: state.claim(request, now))
+
+
 @asynccontextmanager
 async def running(medium: FakeMedium, **settings: Any) -> AsyncIterator[Engine]:
     engine = Engine("q", FakeStorage(medium), QueueSettings(prefix="q", **settings), system_clock)
@@ -359,7 +364,9 @@ async def test_a_flood_is_served_in_bounded_turns() -> None:
         assert [len(batch.rows) for batch in medium.commits] == [1000, 1000, 500]
 
 
-async def test_a_failure_that_goes_on_is_logged_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_that_goes_on_is_logged_once_and_its_end_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     medium = FakeMedium()
     async with running(medium) as engine:
         medium.failures = 3
@@ -374,3 +381,24 @@ async def test_a_failure_that_goes_on_is_logged_once_and_its_end_too(caplog: pyt
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
     assert "the disk is full" in caplog.messages[0]
     assert "works again" in caplog.messages[1]
+
+
+def test_a_timer_that_is_due_at_once_is_no_trouble_under_uvloop() -> None:
+    loop = pytest.importorskip("uvloop").new_event_loop()
+    troubles: list[object] = []
+    loop.set_exception_handler(lambda _, context: troubles.append(context))
+
+    async def claim_in_vain() -> None:
+        async with running(FakeMedium()) as engine:
+            waiters = [FakeWaiter() for _ in range(300)]
+            for number, waiter in enumerate(waiters):
+                engine.submit(claim(waiter, wait_s=number / 5000))
+            while not waiters[-1].answers:
+                engine.submit(Request(lambda state, now: state.stats(now)))
+                await asyncio.sleep(0)
+
+    try:
+        loop.run_until_complete(claim_in_vain())
+    finally:
+        loop.close()
+    assert troubles == []

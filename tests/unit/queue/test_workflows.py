@@ -345,6 +345,17 @@ def test_whatever_crashes_a_chord_calls_back_exactly_once(size: int, script: lis
     assert run.bench.counts() == {}
 
 
+def test_why_tells_of_a_complete_chord_whose_callback_a_peer_s_worker_is_to_enqueue() -> None:
+    bench = Bench()
+    bench.state.report("c1", 0, 2, "MQ==", bench.now)
+    waits = bench.state.why("c1.cb", bench.now).why
+    bench.state.report("c1", 1, 2, "Mg==", bench.now)
+    complete = bench.state.why("c1.cb", bench.now).why
+
+    assert waits == "waits for chord member 1 of 2"
+    assert complete == "all 2 members of its chord are done; the worker of member 1 is to enqueue it"
+
+
 def refused(bench: Bench) -> str:
     """A chain's next step that the other queue will not have."""
     bench.add(job_id="one", wf=chain("jobs/other", "jobs/third"), priority=3, correlation_id="cid")

@@ -21,6 +21,7 @@ from supervisor.ground import Ground
 from supervisor.ledger import Ledger
 from supervisor.mourning import Mourning
 from supervisor.orders import Quiet, Resume
+from supervisor.settings import UNREADY_LEAVES_WITHIN_S
 from supervisor.spawn import nonblocking_pipe
 from supervisor.stacks import StackPipe
 from supervisor.wire import Channel
@@ -28,7 +29,6 @@ from supervisor.workers import Stage, Worker
 
 log = logging.getLogger(__name__)
 
-_BOOTING_S = 2.0
 _GROUP_SIGNAL_S = 0.3
 _UNBORN_AT_MOST = 32
 
@@ -149,10 +149,10 @@ class Crew:
         self._free_cells.append(worker.cell)
 
     def retire(self, worker: Worker, reason: str) -> None:
-        """It may finish what it works on, however long that takes; one that boots holds nothing."""
+        """It may finish what it works on, however long that takes, unless it is not ready yet."""
         if worker.stays:
             boots = worker.stage is Stage.BOOTING
-            kill_at = self.ground.loop.time() + _BOOTING_S if boots else None
+            kill_at = self.ground.loop.time() + UNREADY_LEAVES_WITHIN_S if boots else None
             worker.drain(deadline_s=None, reason=reason, kill_at=kill_at)
 
     def kill(self, worker: Worker, because: str) -> None:

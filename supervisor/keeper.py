@@ -16,7 +16,7 @@ from supervisor.generations import STACKS_TAKE_S
 from supervisor.ground import Ground
 from supervisor.orders import Drain, HandBack, Message, Order, to_wire
 from supervisor.restart import SlotHistory
-from supervisor.settings import Companion
+from supervisor.settings import UNREADY_LEAVES_WITHIN_S, Companion
 from supervisor.spawn import Started, start_companion
 from supervisor.stacks import StackPipe
 from supervisor.wire import Channel
@@ -123,6 +123,7 @@ class Keeper:
             self._count_death(ready_for_s, now)
         self.pid, self.ready, self._leaving, self._kill_at = None, False, False, None
         self._channel = self._stacks = None
+        self.ground.wake()  # this step's `now` is from before the death
         return True
 
     def _count_death(self, ready_for_s: float | None, now: float) -> None:
@@ -183,7 +184,7 @@ class Keeper:
         deadline_s = self.companion.stop_timeout_s
         if not self.ready:
             self.tell(HandBack(reason=reason))
-            deadline_s = min(deadline_s, 2.0)
+            deadline_s = min(deadline_s, UNREADY_LEAVES_WITHIN_S)
         self.tell(Drain(deadline_s=deadline_s, reason=reason))
         self._kill_at = now + deadline_s
         self.ground.wake()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+UNREADY_LEAVES_WITHIN_S = 2.0  # it holds nothing worth waiting for
 MAX_PROCS = 400  # two descriptors each, and 1024 is a common limit
 
 

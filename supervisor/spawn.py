@@ -111,7 +111,7 @@ def start_companion(companion: Companion, settings: Settings, shared: Shared, *,
 
 
 def nonblocking_pipe() -> tuple[int, int]:
-    """(read, write). For signals and stacks, whose writer must not hang because nobody reads."""
+    """(read, write). For stacks: their writer must not hang because nobody reads."""
     read, write = os.pipe()
     os.set_blocking(read, False)
     os.set_blocking(write, False)

@@ -10,11 +10,11 @@ from supervisor.exits import Verdict
 from supervisor.generations import Generations
 from supervisor.keeper import Keeper
 from supervisor.ladder import Rung
+from supervisor.settings import UNREADY_LEAVES_WITHIN_S
 from supervisor.workers import Stage, Worker
 
 log = logging.getLogger(__name__)
 
-_BOOTING_S = 2.0
 _UNKILLABLE_S = 5.0
 
 
@@ -87,9 +87,8 @@ class Stopping:
         reason = self.verdict.reason if self.verdict is not None else "stopping"
         match self.rung:
             case Rung.DRAIN:
-                # A worker that is not ready holds nothing worth waiting for.
-                late = min(_BOOTING_S, self._deadline - now) if worker.stage is Stage.BOOTING else None
-                kill_at = self._deadline if late is None else now + late
+                booting = worker.stage is Stage.BOOTING
+                kill_at = min(self._deadline, now + UNREADY_LEAVES_WITHIN_S) if booting else self._deadline
                 worker.drain(deadline_s=self._deadline - now, reason=reason, kill_at=kill_at)
             case Rung.HAND_BACK:
                 worker.hand_back(reason=reason, kill_at=self._deadline)
@@ -102,9 +101,10 @@ class Stopping:
         )
 
     def _abandon(self) -> bool:
-        pids = [worker.pid for worker in self.crew.workers]
-        pids += [zygote.pid for zygote in self.generations.zygotes]
-        if self.keeper is not None and self.keeper.pid is not None:
-            pids.append(self.keeper.pid)
-        log.error("processes %s cannot be killed, leaving them", pids)
+        stuck = [f"worker {worker.slot} (pid {worker.pid})" for worker in self.crew.workers]
+        if self._workers_gone:
+            stuck = [f"zygote (pid {zygote.pid})" for zygote in self.generations.zygotes]
+            if self.keeper is not None and self.keeper.pid is not None:
+                stuck.append(f"{self.keeper.companion.title} (pid {self.keeper.pid})")
+        log.error("leaving what cannot be killed: %s", ", ".join(stuck))
         return True

@@ -19,7 +19,6 @@ from supervisor.board import Board
 from supervisor.exits import ExitCode
 from supervisor.link import WorkerLink
 from supervisor.recorder import swallow_signals
-from supervisor.spawn import nonblocking_pipe
 from supervisor.titles import set_title
 from supervisor.wire import Lines, encode
 
@@ -79,7 +78,9 @@ class Zygote:
         return ExitCode.NO_IMPORT
 
     def serve(self) -> int:
-        wake_r, wake_w = nonblocking_pipe()
+        wake_r, wake_w = os.pipe()
+        os.set_blocking(wake_r, False)
+        os.set_blocking(wake_w, False)
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _wake_only)
         self._reap()

@@ -13,20 +13,18 @@ import os
 import runpy
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from supervisor import early
 
 early.hold_signals()
 
-from supervisor.companion_link import companion_link  # noqa: E402
-from supervisor.link import WorkerLink  # noqa: E402
-from supervisor.main import run  # noqa: E402
-from supervisor.obituary import Obituary  # noqa: E402
-from supervisor.orders import Body, Drain, HandBack, Message, Orphaned  # noqa: E402
-from supervisor.settings import Command, Companion, Recycling, Restarts, Settings, Timeouts  # noqa: E402
-from supervisor.status import Status  # noqa: E402
-from supervisor.zygote import serve_zygote  # noqa: E402
+if TYPE_CHECKING:  # each of the three imports only what it needs: they are started some five hundred times
+    from supervisor.link import WorkerLink
+    from supervisor.obituary import Obituary
+    from supervisor.orders import Body
+    from supervisor.settings import Settings
+    from supervisor.status import Status
 
 JOURNAL = Path(os.environ["JOURNAL"])
 
@@ -58,6 +56,8 @@ class Hooks:
 
 
 def settings() -> Settings:
+    from supervisor.settings import Command, Companion, Recycling, Restarts, Settings, Timeouts
+
     wanted = json.loads(os.environ["FLEET"])
     me = (sys.executable, __file__)
     companion = None
@@ -93,6 +93,8 @@ def child(link: WorkerLink) -> int:
 
 async def serve(link: WorkerLink) -> int:
     """Ready at once; "works" on one unit for as long as the file BUSY exists."""
+    from supervisor.orders import Drain, HandBack, Message, Orphaned
+
     async with link:
         link.name_self(f"wire-{os.getpid()}")
         report(link)
@@ -129,6 +131,9 @@ def busy() -> bool:
 
 
 async def accompany() -> int:
+    from supervisor.companion_link import companion_link
+    from supervisor.orders import Drain, HandBack, Message, Orphaned
+
     async with companion_link() as link:
         note("companion ready")
         link.ready()
@@ -147,8 +152,12 @@ async def accompany() -> int:
 if __name__ == "__main__":
     match sys.argv[1]:
         case "supervisor":
+            from supervisor.main import run
+
             code = run(settings(), Hooks())
         case "zygote":
+            from supervisor.zygote import serve_zygote
+
             code = serve_zygote(load=load, child=child)
         case _:
             code = asyncio.run(accompany())

@@ -14,6 +14,9 @@ from istos_worker.worker.statistics import Statistics
 log = logging.getLogger(__name__)
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
+_LONGEST_PAUSE_AT_FIRST_S = 0.2
+_AT_FIRST_S = 30.0
+"""As long as an owner may just be restarting, looking for it costs less than the jobs that wait."""
 _REFUSED_PAUSE_S = 2.0
 _LONGEST_REFUSED_PAUSE_S = 30.0
 _PROOF_S = 1.0
@@ -81,11 +84,11 @@ class Outage:
                 asyncio.get_running_loop().call_soon(self._on_change)
 
     def pause_s(self) -> float:
-        first, longest = (
-            (_REFUSED_PAUSE_S, _LONGEST_REFUSED_PAUSE_S)
-            if self._refused
-            else (_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-        )
+        first, longest = _FIRST_PAUSE_S, _LONGEST_PAUSE_S
+        if self._refused:
+            first, longest = _REFUSED_PAUSE_S, _LONGEST_REFUSED_PAUSE_S
+        elif self._since is not None and time.monotonic() - self._since < _AT_FIRST_S:
+            longest = _LONGEST_PAUSE_AT_FIRST_S
         pause_s: float = min(first * 2.0 ** min(self._tries - 1, 30), longest)
         return pause_s * random.uniform(0.75, 1.0)
 

@@ -175,7 +175,6 @@ class Application:
             "endpoints": [self.plan.owner_endpoint, *network.connect],
             "exit_on_failure": False,
             "timeout_ms": 0,
-            "retry": QUICK_RETRY,
         }
         return replace(
             network,
@@ -190,10 +189,6 @@ class Application:
         """The command's settings; where it says nothing at all, the application's own."""
         configured = [app.config for app in self._apps if app.config is not None]
         return configured[0] if configured and self.plan.network == ZenohSettings() else self.plan.network
-
-
-QUICK_RETRY = {"period_init_ms": 50, "period_max_ms": 500, "period_increase_factor": 2}
-"""The owner comes back within moments: look for it more often than Zenoh's own 1 to 4 seconds."""
 
 
 def _sharing_ports(network: ZenohSettings) -> ZenohSettings:

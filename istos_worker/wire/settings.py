@@ -20,6 +20,8 @@ _ENDPOINT = re.compile(r"[a-z0-9_-]+/\S+")
 _ZENOH_SOURCE = re.compile(r"\s+at \S+\.rs:\d+\.?")
 """Zenoh ends its messages with places in its own source."""
 LOOPBACK = "tcp/127.0.0.1:0"
+RECONNECT = {"period_init_ms": 50, "period_max_ms": 500, "period_increase_factor": 2}
+"""An owner that restarts is back within a moment; Zenoh itself looks after 1, 2, then every 4 seconds."""
 KEEP_ALIVE_LEASE_S = 5.0
 """A frozen process loses its liveliness token after this long (CONTRACT.md 4.3; Zenoh's own default is 10)."""
 
@@ -74,6 +76,8 @@ class ZenohSettings:
             _merge(config, _read_config(self.config_file))
         _merge(config, self._own())
         _merge(config, self.extra)
+        if isinstance(connect := config.get("connect"), dict):
+            connect.setdefault("retry", RECONNECT)
         return orjson.dumps(config).decode()
 
     def _own(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import os
 import signal
+import socket
 import statistics
 import time
 from collections.abc import Callable, Coroutine, Iterable
@@ -93,11 +94,11 @@ class House:
         program.until_serving(procs)
         return program
 
-    def owner(self) -> Program:
+    def owner(self, *options: str) -> Program:
         here = self.folder / f"owner-{len(self.owners._started)}"
         here.mkdir()
         (here / "app.py").write_text(APP)
-        return self.owners.start(storage=f"sqlite:///{self.folder}/queue.db", arguments=("app",))
+        return self.owners.start(storage=f"sqlite:///{self.folder}/queue.db", arguments=("app", *options))
 
     @property
     def go(self) -> Path:
@@ -162,6 +163,11 @@ class House:
 def house(fleet: Fleets, owner: Owners, tmp_path: Path) -> House:
     fleet.write("app", APP)
     return House(fleet, owner, tmp_path)
+
+
+def free_endpoint() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return f"tcp/127.0.0.1:{found.getsockname()[1]}"
 
 
 def pid_of(lines: list[Line]) -> int:
@@ -332,11 +338,11 @@ def test_no_short_job_waits_for_a_long_one(house: House) -> None:
 def test_an_owner_killed_again_and_again_loses_nothing_and_holds_up_little(house: House, where: str) -> None:
     kills = 2 if not LONG else 20 if where == "elsewhere" else 8  # ten in a minute end a fleet
     if where == "embedded":
-        program = house.embedded(procs=2)
-        owner = None
+        program, owner, endpoint = house.embedded(procs=2), None, ""
     else:
-        owner = house.owner()
-        program = house.fleet(procs=2)
+        endpoint = free_endpoint()
+        owner = house.owner("--listen", endpoint)
+        program = house.fleet("--connect", endpoint, procs=2)
     ids = house.enqueue([["sleep", f"job-{number}", 0.05] for number in range(150 * kills)])
     gaps: list[float] = []
     for _ in range(kills):
@@ -347,7 +353,7 @@ def test_an_owner_killed_again_and_again_loses_nothing_and_holds_up_little(house
         else:
             owner.process.kill()
             owner.process.wait()
-            owner = house.owner()
+            owner = house.owner("--listen", endpoint)
         gaps.append(house.resumed_at(program, killed_at) - killed_at)
 
     assert {state for state, _ in house.results(ids)} == {"done"}

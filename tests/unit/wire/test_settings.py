@@ -97,3 +97,15 @@ def test_zenohs_reasons_are_told_without_its_source_lines() -> None:
 
     assert "already in use" in told
     assert ".rs" not in told
+
+
+def test_a_lost_connection_is_tried_again_soon_unless_the_user_says_otherwise() -> None:
+    endpoint = "tcp/10.0.0.1:7447"
+    retry = {"period_init_ms": 9000}
+
+    usual = rendered(ZenohSettings(connect=(endpoint,)))
+    told = rendered(ZenohSettings(connect=(endpoint,), extra={"connect": {"retry": retry}}))
+
+    assert usual["connect"]["retry"]["period_max_ms"] <= 500
+    assert told["connect"]["retry"] == retry
+    assert told["connect"]["endpoints"] == [endpoint]

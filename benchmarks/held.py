@@ -189,6 +189,7 @@ async def measure(jobs: int) -> None:
         await grow_and_use(url, jobs, still)
         gc.unfreeze()
         gc.collect()
+        await asyncio.sleep(0.1)  # what this stood still for is not the queue's doing
         still.take()
         await load(url, still)
         await still.aclose()

@@ -233,6 +233,7 @@ class Caller:
         """Repeats every request that was left without an answer, as it was; then finishes what is still held, under
         the fences of before the kill."""
         for about, (verb, payload, params) in list(self.open.items()):
+            self.told.count(f"repeated {verb}")
             if verb == "claim":
                 await self._claimed(about, params)
                 continue
@@ -242,7 +243,6 @@ class Caller:
             except AssertionError as failed:
                 failed.add_note(f"{params}: {await self.raw('why', job_id=params['job_id'])}")
                 raise
-            self.told.count(f"repeated {verb}")
         for job in [job for job in self.told.jobs.values() if job.is_held]:
             await self.ack(job)
 

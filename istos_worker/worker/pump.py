@@ -39,10 +39,14 @@ class ClaimNumbers:
             self.unanswered = True
         return self._last
 
-    def supersede(self) -> int:
+    def above(self) -> int:
         """A number above that of the claim under way, which the owner then answers."""
+        return self._last + 1
+
+    def superseded(self) -> None:
+        """The owner has heard of that number. Until then a claim that is lost is repeated under its own."""
         self._last += 1
-        return self._last
+        self.unanswered = False
 
 
 class SettlePump:
@@ -211,7 +215,7 @@ class SettlePump:
         parked = self._parked
         if parked is None:
             return
-        params = f"n=0;seq={self._numbers.supersede()};{self._static}"
+        params = f"n=0;seq={self._numbers.above()};{self._static}"
         # An idle worker that is to leave does not wait for an owner that is stuck: what its claim may bring
         # goes back when its token is gone.
         is_leaving = self._gate.draining and self._slots.idle
@@ -226,7 +230,8 @@ class SettlePump:
         if self._parked is parked:
             parked.remove_done_callback(self._on_claimed)
             self._parked = None
-        self._numbers.unanswered = False
+        if self._lost is None:
+            self._numbers.superseded()
 
     async def _ask_again(self) -> None:
         try:

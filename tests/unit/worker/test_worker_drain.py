@@ -8,7 +8,29 @@ from typing import Any
 import pytest
 
 from istos_worker.context import JobContext
+from istos_worker.testing import LocalMesh
 from tests.unit.worker.house import House
+
+
+class Lossy:
+    """A mesh whose replies can be switched off; the owner has acted by then."""
+
+    def __init__(self, mesh: LocalMesh) -> None:
+        self._mesh = mesh
+        self.loses = False
+        self.subscribe = mesh.subscribe
+        self.declare_token = mesh.declare_token
+
+    def ask(self, key: str, params: str = "", **rest: Any) -> asyncio.Future[bytes | None]:
+        answered = self._mesh.ask(key, params, **rest)
+        heard: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+
+        def pass_on(reply: asyncio.Future[bytes | None]) -> None:
+            if not heard.done():
+                heard.set_result(None if self.loses else reply.result())
+
+        answered.add_done_callback(pass_on)
+        return heard
 
 
 async def nothing(job: Any) -> None:
@@ -146,6 +168,25 @@ async def test_a_quiet_worker_claims_nothing_and_a_resumed_one_does() -> None:
 
         worker.resume()
         await house.ended(second)
+
+
+async def test_a_claim_that_is_lost_while_a_worker_turns_quiet_is_not_forgotten() -> None:
+    house = House()
+    lossy = Lossy(house.mesh)
+
+    async with house.working(nothing, session=lossy) as worker:
+        await house.until(lambda: any("wait=" in params for _, params in house.mesh.asked))
+        lossy.loses = True
+        job_id = house.enqueue()  # given to the parked claim, whose reply is lost, as is its withdrawal
+        worker.quiet()
+        await house.until(lambda: not worker.statistics.connected)
+        assert house.state_of(job_id) == "leased"
+
+        lossy.loses = False
+        worker.resume()
+        await house.ended(job_id)
+
+    assert house.job(job_id).attempts == 1
 
 
 async def test_what_is_claimed_ahead_is_handed_back_when_the_drain_begins() -> None:

@@ -210,8 +210,8 @@ async def test_the_database_of_another_application_is_left_alone(storage: SQLite
 
 
 async def test_a_file_of_a_newer_version_is_refused(storage: SQLiteStorage, path: Path) -> None:
-    await storage.open_queue("q")
-    await storage.aclose()
+    medium = await storage.open_queue("q")
+    await medium.aclose()  # a queue that was forgotten is closed too, but nobody can wait for that
     with contextlib.closing(sqlite3.connect(path)) as newer:
         newer.execute("PRAGMA user_version = 99")
 

@@ -1,7 +1,7 @@
 """kill -9 of an owner at random moments under load: what it has acknowledged is there afterwards, all of it, and
 nothing is both lost and acknowledged.
 
-ISTOS_CRASH_ROUNDS says how many kills (12 in the suite), ISTOS_CRASH_SEED which ones.
+ISTOS_CRASH_ROUNDS says how many kills (10 in the suite), ISTOS_CRASH_SEED which ones.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.fixtures.told import CHORD_SIZE, Chord, Job, Told
 
 pytestmark = pytest.mark.crash
 
-ROUNDS = int(os.environ.get("ISTOS_CRASH_ROUNDS", "12"))
+ROUNDS = int(os.environ.get("ISTOS_CRASH_ROUNDS", "10"))
 QUEUE = "jobs/a"
 PRODUCERS, WORKERS = 3, 3
 LONG_DELAY_S = 86400.0

@@ -16,9 +16,9 @@ from istos_worker.cli.queue_ask import Asking, asks_owner, json_option, prefix_a
 
 if TYPE_CHECKING:
     from istos_worker.client import Client
+    from istos_worker.serialization import RawSerializer
 
 _BATCH = 1000
-Line = tuple[int, bytes]
 
 
 @click.command(cls=QueueCommand)
@@ -40,18 +40,16 @@ def enqueue(prefix: str, body: str, as_json: bool, asking: Asking, **options: An
         _enqueue_lines(prefix, as_json, asking, options)
         return
     raw = _checked(body.encode(), "the job's body")
-
-    async def ask(client: Client) -> str:
-        return await client.enqueue(prefix, raw, serializer=_raw(), timeout_s=asking.timeout_s, **options)
-
-    job_id = asking(ask)
+    job_id = asking(
+        lambda client: client.enqueue(prefix, raw, serializer=_raw(), timeout_s=asking.timeout_s, **options)
+    )
     if as_json:
         print_json({"job_id": job_id})
     else:
         click.echo(job_id)
 
 
-def _raw() -> Any:
+def _raw() -> RawSerializer:
     from istos_worker.serialization import RawSerializer
 
     return RawSerializer()
@@ -74,7 +72,7 @@ def _enqueue_lines(prefix: str, as_json: bool, asking: Asking, options: dict[str
         nonlocal count
         lines = _lines(sys.stdin.buffer)
         with _progress() as advance:
-            while batch := [raw for _, raw in islice(lines, _BATCH)]:
+            while batch := list(islice(lines, _BATCH)):
                 ids = await client.enqueue_many(
                     prefix, batch, serializer=_raw(), timeout_s=asking.timeout_s, **options
                 )
@@ -92,12 +90,12 @@ def _enqueue_lines(prefix: str, as_json: bool, asking: Asking, options: dict[str
         click.echo(f"{count} jobs enqueued on {prefix}")
 
 
-def _lines(file: IO[bytes]) -> Iterator[Line]:
-    """Numbered lines that are JSON, without the empty ones. Raises UsageError at the first that is not."""
+def _lines(file: IO[bytes]) -> Iterator[bytes]:
+    """The lines, all JSON, without the empty ones. Raises UsageError at the first that is not."""
     for number, line in enumerate(file, 1):
         raw = line.strip()
         if raw:
-            yield number, _checked(raw, f"line {number}")
+            yield _checked(raw, f"line {number}")
 
 
 @contextmanager
@@ -150,11 +148,7 @@ def result(prefix: str, job_id: str, wait_s: float, as_json: bool, asking: Askin
 
     With --wait, exits with 1 unless the job is done by then.
     """
-
-    async def ask(client: Client) -> Any:
-        return await client.result(prefix, job_id, wait_s=wait_s, timeout_s=asking.timeout_s)
-
-    found = asking(ask)
+    found = asking(lambda client: client.result(prefix, job_id, wait_s=wait_s, timeout_s=asking.timeout_s))
     if as_json:
         print_json(found)
     else:

@@ -25,13 +25,14 @@ def run_fleet(options: Options, plan: Plan, runtime: RuntimeDir) -> int:
     from supervisor.main import run
 
     with configure_logs(process="supervisor", **plan.log.named()) as writer, _reloader(options):
-        log.info("workers: %d, of %s; %s", plan.procs, ", ".join(plan.targets), _arithmetic(options, plan))
+        log.info(
+            "workers: %d, of %s; %s",
+            plan.procs,
+            ", ".join(plan.targets),
+            plan.deadlines.explained(embedded=options.embedded),
+        )
         hooks = FleetHooks(runtime.figures, lines_lost=lambda: writer.lost)
         return run(settings_of(options, plan, runtime), hooks)
-
-
-def _arithmetic(options: Options, plan: Plan) -> str:
-    return plan.deadlines.explained(embedded=options.embedded)
 
 
 def settings_of(options: Options, plan: Plan, runtime: RuntimeDir) -> Settings:

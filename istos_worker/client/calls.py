@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from istos_worker.errors import IstosError, NotFoundError, OwnerUnreachable
+from istos_worker.errors import NotFoundError, OwnerUnreachable
 from istos_worker.wire.codec import decode_reply, encode_params
 from istos_worker.wire.keys import BASE_VERBS, verb_key
 
@@ -212,8 +212,3 @@ def unreachable(prefix: str, patience: Patience) -> OwnerUnreachable:
         f"`istos-queue serve --queue {prefix}` (or a worker with --embedded), and see that both sides use the "
         "same --connect or --listen"
     )
-
-
-def ambiguous(error: BaseException) -> bool:
-    """True when an error leaves open whether the request was carried out."""
-    return isinstance(error, OwnerUnreachable) or not isinstance(error, IstosError)

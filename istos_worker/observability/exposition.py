@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:

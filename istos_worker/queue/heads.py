@@ -15,7 +15,7 @@ import orjson
 
 from istos_worker.errors import StorageUnavailableError
 from istos_worker.queue.bodies import task_of
-from istos_worker.queue.records import CANCELLED, DONE, READY, Job
+from istos_worker.queue.records import CANCELLED, DONE, Job
 
 FORMAT: Final = 1
 TOMBSTONES: Final = "t"
@@ -151,7 +151,3 @@ def _read_extras(job: Job, extras: dict[str, Any]) -> None:
         job.result = extras["r"].encode()
     elif "b" in extras:
         job.result = base64.b64decode(extras["b"])
-
-
-def is_job(kind: object) -> bool:
-    return isinstance(kind, int) and kind >= READY

@@ -18,10 +18,6 @@ PLAIN = "*"
 """The line of bodies that are no task call."""
 
 
-def ready_key(job: Job) -> int:
-    return (-job.priority << SEQ_BITS) + job.seq if job.priority else job.seq
-
-
 class ReadyLine:
     """Keys of one task. New jobs mostly arrive in rising order: those go to a plain queue, at constant cost
     whatever its length; the rest (returned, matured, of higher priority) go to a heap."""

@@ -86,10 +86,6 @@ class QueueState:
         self._ledger.settings = settings
 
     @property
-    def is_paused(self) -> bool:
-        return self._ledger.paused
-
-    @property
     def counts(self) -> Sequence[int]:
         """Jobs by their inner state, in the order of COUNT_NAMES."""
         return self._ledger.counts

@@ -34,9 +34,6 @@ class SQLiteFile:
         with self._usable() as db:
             self._numbers[name] = schema.queue_number(db, name)
 
-    def close_queue(self, name: str) -> None:
-        self._numbers.pop(name, None)
-
     def notes(self, name: str) -> dict[str, bytes]:
         with self._usable() as db:
             return schema.select_notes(db, self._numbers[name])

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 import zenoh
@@ -19,7 +20,18 @@ from istos_worker.errors import IstosError, OwnerUnreachable
 from istos_worker.wire.settings import ZenohSettings
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
+_THREADS = "ZENOH_RUNTIME"
+_ONE_THREAD = (
+    "("
+    + "".join(f"{part}: (handover: app), " for part in ("rx", "acc", "tx", "net"))
+    + "app: (worker_threads: 1))"
+)
+"""A quarter less CPU a round trip, and no hand-over between threads (docs/performance.md). But while somebody holds
+the GIL for long, nothing keeps this process's tokens alive: not for a process that runs handlers."""
+
+_has_one_thread = False
 _first_opened_by: int | None = None
 """The process that opened this interpreter's first session; a forked child inherits the number."""
 
@@ -134,8 +146,10 @@ class Session:
         self._finished: _Handover[_Asked] = _Handover(loop, _settle)
 
     @classmethod
-    async def open(cls, settings: ZenohSettings) -> Session:
-        """Raises IstosError naming the endpoints when Zenoh cannot open (OwnerUnreachable when a client finds
+    async def open(cls, settings: ZenohSettings, *, runs_handlers: bool = True) -> Session:
+        """`runs_handlers` False: Zenoh may save threads; the process's first session decides.
+
+        Raises IstosError naming the endpoints when Zenoh cannot open (OwnerUnreachable when a client finds
         nobody at them), and in a process forked from one that had a session."""
         global _first_opened_by
         if _first_opened_by not in (None, os.getpid()):
@@ -143,13 +157,21 @@ class Session:
                 "this process was forked from one that had opened a Zenoh session, and such a process can "
                 "open none that works: open the session (App, Client, SyncClient) only after the fork"
             )
+        is_first = _first_opened_by is None
+        if runs_handlers and _has_one_thread:
+            log.warning(
+                "this process opened a session for producing before it became a worker: a handler that holds the "
+                "GIL for seconds may lose its job; start the workers first, or set %s in the environment",
+                _THREADS,
+            )
         _first_opened_by = os.getpid()
         try:
             config = zenoh.Config.from_json5(settings.to_json5())
         except zenoh.ZError as refused:
             raise IstosError(f"Zenoh does not take this configuration: {refused}") from refused
         try:
-            session = await asyncio.to_thread(zenoh.open, config)
+            with _threads_for(runs_handlers) if is_first else contextlib.nullcontext():
+                session = await asyncio.to_thread(zenoh.open, config)
         except zenoh.ZError as refused:
             kind = OwnerUnreachable if settings.is_nobody_there(str(refused)) else IstosError
             raise kind(settings.open_failure(str(refused))) from refused
@@ -242,6 +264,22 @@ class Session:
         """Closes the session; tokens and queryables go with it. Idempotent."""
         if not self._session.is_closed():
             await asyncio.to_thread(self._session.close)
+
+
+@contextlib.contextmanager
+def _threads_for(runs_handlers: bool) -> Iterator[None]:
+    """Zenoh reads the variable once, when the first session is opened. The user's own value stays, and no child
+    process inherits ours."""
+    global _has_one_thread
+    if runs_handlers or _THREADS in os.environ:
+        yield
+        return
+    os.environ[_THREADS] = _ONE_THREAD
+    try:
+        yield
+    finally:
+        del os.environ[_THREADS]
+    _has_one_thread = True
 
 
 class _Declared:

@@ -3,14 +3,13 @@ are in `calls` and `joining`."""
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from istos_worker.client.batches import in_order, into_batches
 from istos_worker.client.bodies import (
     OnFailure,
     Serializes,
@@ -20,7 +19,7 @@ from istos_worker.client.bodies import (
     to_body,
 )
 from istos_worker.client.calls import Caller
-from istos_worker.client.joining import BATCH_WEIGHT, Enqueuer, Params, batch_request, new_job_id
+from istos_worker.client.joining import Enqueuer, Params, batch_request, new_job_id
 from istos_worker.errors import BadRequestError, PayloadTooLargeError
 from istos_worker.serialization import JsonSerializer
 from istos_worker.wire.envelope import Envelope
@@ -32,6 +31,9 @@ from istos_worker.wire.settings import ZenohSettings
 Token = str | bytes | None
 _UNDER_WAY = 3
 _MAX_BODY_BYTES = Limits().payload_bytes
+_ALONE = frozenset(("unique_key", "schedule", "tick"))
+"""What belongs to one job alone, so that job travels alone."""
+_UNSET = {"priority": 0, "delay": 0}
 
 
 class Traced(Protocol):
@@ -45,12 +47,7 @@ class Traced(Protocol):
 
 
 class Producer:
-    """What `Client` is without its results and its managing calls.
-
-    Opens a session of its own unless it is given one, which it then leaves open. `token` is sent with every
-    call that names none. Calls wait for an owner for `timeout_s` seconds and then raise OwnerUnreachable; a
-    call that got no answer is repeated, and ids chosen here make the repeat harmless.
-    """
+    """What `Client` is without its results and its managing calls."""
 
     def __init__(
         self,
@@ -125,7 +122,12 @@ class Producer:
         tick: str | None = None,
     ) -> str:
         """Puts a job on the queue and returns its id; where `unique_key` or `job_id` is there already, that
-        job's id. Calls made in the same turn of the event loop travel together."""
+        job's id. Calls made in the same turn of the event loop travel together.
+
+        `delay_s` holds it back; of two ready jobs the one with the higher `priority` goes first; it is a dead
+        letter when it has not been started once within `expires_s`. Raises OwnerUnreachable when no owner answers
+        within `timeout_s`, PayloadTooLargeError for a body above 8 MiB.
+        """
         params = _job_params(
             priority=priority,
             delay=delay_s,
@@ -193,7 +195,7 @@ class Producer:
     ) -> list[str]:
         queue, attachment = queue_prefix(prefix), self.attachment(token)
         caller, enqueuer = self.opened()
-        batches = _batches(bodies, wfs)
+        batches = into_batches(bodies, wfs)
         if job_id is not None and len(batches) > 1:
             raise ValueError(f"job_id= needs items that fit one batch of {MAX_BATCH}, got {len(bodies)}")
 
@@ -205,7 +207,7 @@ class Producer:
         def at_once() -> int:
             return _UNDER_WAY if caller.known_dialect(queue) == "extended" else 1
 
-        return await _in_order([partial(send, batch, flows) for batch, flows in batches], at_once)
+        return await in_order([partial(send, batch, flows) for batch, flows in batches], at_once)
 
     async def chain(
         self,
@@ -317,57 +319,12 @@ class Producer:
         ).encode()
 
 
-_ALONE = frozenset(("unique_key", "schedule", "tick"))
-"""What belongs to one job alone, so that job travels alone."""
-
-
-_UNSET = {"priority": 0, "delay": 0}
-
-
 def _job_params(**named: Any) -> Params:
     if named.get("delay", 0.0) < 0:
         raise BadRequestError(f"delay_s must not be negative, got {named['delay']!r}")
     return tuple(
         [(name, value) for name, value in named.items() if value is not None and value != _UNSET.get(name)]
     )
-
-
-async def _in_order(
-    sends: Sequence[Callable[[], Coroutine[Any, Any, list[str]]]], at_once: Callable[[], int]
-) -> list[str]:
-    """Everything that was sent, in order. The first goes alone, since it finds the owner; then a few are on
-    their way at a time, and arrive in the order in which they were sent."""
-    ids: list[str] = await sends[0]() if sends else []
-    under_way: deque[asyncio.Task[list[str]]] = deque()
-    try:
-        for send in sends[1:]:
-            under_way.append(asyncio.create_task(send()))
-            if len(under_way) >= at_once():
-                ids += await under_way.popleft()
-        while under_way:
-            ids += await under_way.popleft()
-    finally:
-        for task in under_way:
-            task.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
-    return ids
-
-
-def _batches(
-    bodies: Sequence[bytes], wfs: Sequence[str | None]
-) -> list[tuple[list[bytes], list[str | None]]]:
-    """Split where a batch has its most members or bytes (as base64, with room for workflows)."""
-    batches: list[tuple[list[bytes], list[str | None]]] = []
-    size = 0
-    for body, wf in zip(bodies, wfs, strict=True):
-        weight = len(body) + len(wf or "")
-        if not batches or len(batches[-1][0]) >= MAX_BATCH or size + weight > BATCH_WEIGHT:
-            batches.append(([], []))
-            size = 0
-        batches[-1][0].append(body)
-        batches[-1][1].append(wf)
-        size += weight
-    return batches
 
 
 def _no_job() -> None:

@@ -4,14 +4,15 @@ runs the loop and the session; every method may be called from any thread."""
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from istos_worker.client.bodies import OnFailure, Serializes
-from istos_worker.client.client import Client, DeadLetter, Outcome
+from istos_worker.client.bodies import Serializes
+from istos_worker.client.client import Client
 from istos_worker.client.producer import Token
 from istos_worker.wire.settings import ZenohSettings
 
@@ -19,11 +20,22 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+def _blocking(
+    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[SyncClient, P], R]:
+    @functools.wraps(method)
+    def call(client: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return client._started().run(lambda ours: method(ours, *args, **kwargs))
+
+    return call
+
+
 class SyncClient:
     """`client = SyncClient()` at module level, `client.enqueue("jobs/email", {...})` in a view.
 
-    Nothing is started before the first call, so it may be made before a server forks its workers. A process
-    that was forked after a call raises IstosError: Zenoh cannot be used on both sides of a fork.
+    Every method is the one of that name of `Client`, and returns when it has the answer. Nothing is started before
+    the first call, so it may be made before a server forks its workers. A process that was forked after a call
+    raises IstosError: Zenoh cannot be used on both sides of a fork.
     """
 
     def __init__(
@@ -53,108 +65,22 @@ class SyncClient:
         if running is not None and running.pid == os.getpid():
             running.close()
 
-    def enqueue(
-        self,
-        prefix: str,
-        data: Any,
-        *,
-        delay_s: float = 0.0,
-        priority: int = 0,
-        serializer: Serializes | None = None,
-        token: Token = None,
-        timeout_s: float = 5.0,
-        job_id: str | None = None,
-        unique_key: str | None = None,
-        max_attempts: int | None = None,
-        expires_s: float | None = None,
-    ) -> str:
-        """As `Client.enqueue`; the same holds for every method here."""
-        return self._call(
-            lambda client: client.enqueue(
-                prefix,
-                data,
-                delay_s=delay_s,
-                priority=priority,
-                serializer=serializer,
-                token=token,
-                timeout_s=timeout_s,
-                job_id=job_id,
-                unique_key=unique_key,
-                max_attempts=max_attempts,
-                expires_s=expires_s,
-            )
-        )
-
-    def enqueue_many(self, prefix: str, items: Iterable[Any], **options: Any) -> list[str]:
-        return self._call(lambda client: client.enqueue_many(prefix, items, **options))
-
-    def chain(self, prefixes: Sequence[str], data: Any, **options: Any) -> str:
-        return self._call(lambda client: client.chain(prefixes, data, **options))
-
-    def group(self, prefix: str, items: Iterable[Any], **options: Any) -> list[str]:
-        return self._call(lambda client: client.group(prefix, items, **options))
-
-    def chord(
-        self,
-        prefix: str,
-        items: Iterable[Any],
-        callback: tuple[str, Any],
-        *,
-        on_failure: OnFailure | None = None,
-        **options: Any,
-    ) -> list[str]:
-        return self._call(
-            lambda client: client.chord(prefix, items, callback, on_failure=on_failure, **options)
-        )
-
-    def result(
-        self,
-        prefix: str,
-        job_id: str,
-        *,
-        serializer: Serializes | None = None,
-        token: Token = None,
-        timeout_s: float = 5.0,
-        wait_s: float = 0.0,
-    ) -> Outcome:
-        return self._call(
-            lambda client: client.result(
-                prefix, job_id, serializer=serializer, token=token, timeout_s=timeout_s, wait_s=wait_s
-            )
-        )
-
-    def dead_letters(self, prefix: str, **options: Any) -> list[DeadLetter]:
-        return self._call(lambda client: client.dead_letters(prefix, **options))
-
-    def dead_requeue(self, prefix: str, job_id: str | None = None, **options: Any) -> int:
-        return self._call(lambda client: client.dead_requeue(prefix, job_id, **options))
-
-    def dead_purge(self, prefix: str, job_id: str | None = None, **options: Any) -> int:
-        return self._call(lambda client: client.dead_purge(prefix, job_id, **options))
-
-    def cancel(self, prefix: str, job_id: str, **options: Any) -> dict[str, Any]:
-        return self._call(lambda client: client.cancel(prefix, job_id, **options))
-
-    def pause(self, prefix: str, **options: Any) -> None:
-        self._call(lambda client: client.pause(prefix, **options))
-
-    def resume(self, prefix: str, **options: Any) -> None:
-        self._call(lambda client: client.resume(prefix, **options))
-
-    def stats(self, prefix: str, **options: Any) -> dict[str, Any]:
-        return self._call(lambda client: client.stats(prefix, **options))
-
-    def why(self, prefix: str, job_id: str, **options: Any) -> dict[str, Any]:
-        return self._call(lambda client: client.why(prefix, job_id, **options))
-
-    def workers(self, prefix: str, **options: Any) -> list[dict[str, Any]]:
-        return self._call(lambda client: client.workers(prefix, **options))
-
-    def info(self, prefix: str, **options: Any) -> dict[str, Any]:
-        return self._call(lambda client: client.info(prefix, **options))
-
-    def _call(self, ask: Callable[[Client], Coroutine[Any, Any, R]]) -> R:
-        return self._started().run(ask)
+    enqueue = _blocking(Client.enqueue)
+    enqueue_many = _blocking(Client.enqueue_many)
+    chain = _blocking(Client.chain)
+    group = _blocking(Client.group)
+    chord = _blocking(Client.chord)
+    result = _blocking(Client.result)
+    dead_letters = _blocking(Client.dead_letters)
+    dead_requeue = _blocking(Client.dead_requeue)
+    dead_purge = _blocking(Client.dead_purge)
+    cancel = _blocking(Client.cancel)
+    pause = _blocking(Client.pause)
+    resume = _blocking(Client.resume)
+    stats = _blocking(Client.stats)
+    why = _blocking(Client.why)
+    workers = _blocking(Client.workers)
+    info = _blocking(Client.info)
 
     def _started(self) -> _Running:
         running = self._running

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from supervisor import restart
@@ -127,7 +127,8 @@ class Keeper:
         return True
 
     def _count_death(self, ready_for_s: float | None, now: float) -> None:
-        title, policy = self.companion.title, self.ground.settings.restarts
+        title = self.companion.title
+        policy = replace(self.ground.settings.restarts, health_s=self.companion.health_s)
         self._history = restart.after_death(self._history, ready_for_s=ready_for_s, now=now, policy=policy)
         if restart.crash_looped(self._history, policy):
             self.conclude(Verdict(exit_code=ExitCode.CRASH_LOOP, reason=f"{title} crashes in a loop"))

@@ -259,6 +259,17 @@ def test_a_killed_companion_comes_back_and_workers_stay(fleet: Fleet) -> None:
     assert fleet.events()[-1]["event"] == "companion left"
 
 
+def test_a_companion_that_was_healthy_comes_back_at_once_however_often_it_dies(fleet: Fleet) -> None:
+    fleet.start(
+        companion={"health_s": 1e-6}, restarts={"first_delay_s": 3600.0, "max_delay_s": 3600.0, "crashes": 3}
+    )
+
+    for death in range(1, 6):
+        os.kill(fleet.wait("companion ready", count=death)["pid"], signal.SIGKILL)
+
+    fleet.wait("companion ready", count=6)
+
+
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
 def test_a_companion_told_to_stop_alone_is_started_again(fleet: Fleet, signum: int) -> None:
     fleet.start(companion={})

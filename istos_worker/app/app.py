@@ -12,8 +12,9 @@ from datetime import tzinfo
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from istos_worker.app.calls import AppCalls
-from istos_worker.app.declarations import HandlerDeclaration, OwnerOptions, QueueDeclaration, make_role
+from istos_worker.app.declarations import HandlerDeclaration
 from istos_worker.client.bodies import as_serializer, to_body
+from istos_worker.queue.role import QueueRole
 from istos_worker.queue.store import QueueStore
 from istos_worker.scheduling.plan import CatchUp, Schedule, make_schedule
 from istos_worker.serialization import JsonSerializer, Serializer
@@ -25,7 +26,6 @@ from istos_worker.wire.settings import ZenohSettings, settings_from_env
 if TYPE_CHECKING:
     from istos_worker.client.bodies import Serializes
     from istos_worker.client.producer import Token
-    from istos_worker.queue.role import QueueRole
     from istos_worker.task import Task, TaskDecorator
     from istos_worker.testing import Testing, VirtualClock
     from istos_worker.wire.session import Session
@@ -68,7 +68,8 @@ class App(AppCalls):
         self.serializer: Serializer = as_serializer(serializer) or JsonSerializer()
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self.middleware: list[Middleware] = []
-        self.queues: dict[str, QueueDeclaration] = {}
+        self.queues: dict[str, QueueRole] = {}
+        """Nothing of them is opened before they are bound."""
         self.handlers: dict[str, HandlerDeclaration] = {}
         self.tasks: dict[str, dict[str, Task[..., Any]]] = {}
         self.schedules: list[Schedule] = []
@@ -104,7 +105,9 @@ class App(AppCalls):
         name = queue_prefix(prefix)
         if name in self.queues:
             raise ValueError(f"queue {name!r} is declared already")
-        options = OwnerOptions(
+        role = self.queues[name] = QueueRole(
+            name,
+            store or QueueStore(name, self.storage, keep_results=keep_results, result_ttl_s=result_ttl_s),
             lease_s=lease_s,
             max_attempts=max_attempts,
             sweep_interval_s=sweep_interval_s,
@@ -113,17 +116,7 @@ class App(AppCalls):
             retry_jitter=retry_jitter,
             crash_budget=crash_budget,
             ha=ha,
-        )
-        combined = combine_authorizers(self.authorizer, authorizer)
-        kept = store or QueueStore(name, self.storage, keep_results=keep_results, result_ttl_s=result_ttl_s)
-        role = make_role(name, kept, options, authorizer=combined, token=self.token)
-        self.queues[name] = QueueDeclaration(
-            prefix=name,
-            options=options,
-            keep_results=kept.keep_results,
-            result_ttl_s=kept.result_ttl_s,
-            role=role,
-            authorizer=combined,
+            authorizer=combine_authorizers(self.authorizer, authorizer),
             token=self.token,
         )
         return role

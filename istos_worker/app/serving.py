@@ -30,7 +30,7 @@ async def serving(app: App) -> AsyncIterator[None]:
         session = await Session.open(app.network(), runs_handlers=bool(app.consumed_prefixes))
         stack.push_async_callback(session.aclose)
         stack.push_async_callback(app.storage.aclose)
-        roles = [declaration.role for declaration in app.queues.values()]
+        roles = list(app.queues.values())
         await stack.enter_async_context(owning(roles, session))
         await stack.enter_async_context(attached(app, session))
         await stack.enter_async_context(working(app, session))

@@ -220,7 +220,10 @@ def _roles(served: Served, app: App | None, storage: Storage | None) -> list[Que
         wanted = f" {unknown[0]!r}" if unknown else ""
         raise IstosError(f"{served.target} declares no queue{wanted}; there are: {there}")
     chosen = served.queues or tuple(app.queues)
-    return [app.queues[prefix].served(storage, authorizer, served.token) for prefix in chosen]
+    return [
+        app.queues[prefix].served(storage=storage, authorizer=authorizer, token=served.token)
+        for prefix in chosen
+    ]
 
 
 def _plain_role(

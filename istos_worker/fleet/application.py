@@ -17,7 +17,7 @@ from istos_worker.wire.settings import LOOPBACK, ZenohSettings
 from istos_worker.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
-    from istos_worker.app import App, QueueDeclaration
+    from istos_worker.app import App
     from istos_worker.queue.role import QueueRole
     from istos_worker.storage import Storage
     from istos_worker.wire.session import Session
@@ -110,19 +110,19 @@ class Application:
     def owned_prefixes(self) -> tuple[str, ...]:
         return tuple(self._owned())
 
-    def _owned(self) -> dict[str, tuple[App, QueueDeclaration]]:
-        owned: dict[str, tuple[App, QueueDeclaration]] = {}
+    def _owned(self) -> dict[str, tuple[App, QueueRole]]:
+        owned: dict[str, tuple[App, QueueRole]] = {}
         for app in self._apps:
-            for prefix, declaration in app.queues.items():
-                if owned.setdefault(prefix, (app, declaration))[0] is not app:
+            for prefix, role in app.queues.items():
+                if owned.setdefault(prefix, (app, role))[0] is not app:
                     raise TargetError(f"two of the apps declare the queue {prefix!r}: declare it once")
         return owned
 
     def roles(self, storage: Storage) -> list[QueueRole]:
         """The owners of all declared queues. An app that brings a storage of its own keeps it."""
         return [
-            declaration.role_on(storage) if _is_in_memory(app.storage) else declaration.role
-            for app, declaration in self._owned().values()
+            role.served(storage=storage) if _is_in_memory(app.storage) else role
+            for app, role in self._owned().values()
         ]
 
     @contextlib.asynccontextmanager

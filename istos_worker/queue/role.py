@@ -11,12 +11,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from istos_worker.queue.role_binding import Binding
+from istos_worker.queue.store import QueueStore
+from istos_worker.wire.auth import Authorizer, combine_authorizers
 from istos_worker.wire.keys import queue_prefix
 from istos_worker.wire.session import Session
 
 if TYPE_CHECKING:
-    from istos_worker.queue.store import QueueStore
-    from istos_worker.wire.auth import Authorizer
+    from istos_worker.storage import Storage
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +65,38 @@ class QueueRole:
         self._token = token
         self._log = logger or _log
         self._bound: Binding | None = None
+
+    def served(
+        self,
+        *,
+        storage: Storage | None = None,
+        authorizer: Authorizer | None = None,
+        token: str | None = None,
+    ) -> QueueRole:
+        """An owner of this queue as a command runs it: on another storage, with one more authorizer, with another
+        token. What the command does not say (None) is as declared."""
+        if storage is None and authorizer is None and token is None:
+            return self
+        store, settings = self.store, self.settings
+        if storage is not None:
+            store = QueueStore(
+                self.prefix, storage, keep_results=store.keep_results, result_ttl_s=store.result_ttl_s
+            )
+        return QueueRole(
+            self.prefix,
+            store,
+            lease_s=settings.lease_s,
+            max_attempts=settings.max_attempts,
+            sweep_interval_s=self.sweep_interval_s,
+            retry_backoff_s=settings.retry_backoff_s,
+            retry_backoff_max_s=settings.retry_backoff_max_s,
+            retry_jitter=settings.retry_jitter,
+            crash_budget=settings.crash_budget,
+            ha=self.ha,
+            authorizer=combine_authorizers(self._authorizer, authorizer),
+            logger=self._log,
+            token=token or self._token,
+        )
 
     @property
     def lease_s(self) -> float:

@@ -214,8 +214,8 @@ async def testing(
 
     ours = clock or VirtualClock()
     mesh = LocalMesh(ours)
-    for declared in app.queues.values():
-        mesh.own(declared.role.settings, random=lambda: 0.5)
+    for role in app.queues.values():
+        mesh.own(role.settings, random=lambda: 0.5)
     for prefix in app.consumed_prefixes:
         mesh.own(QueueSettings(prefix=prefix, keep_results=True), random=lambda: 0.5)
     session: Any = mesh  # stands in for a Session; only its calls are used

@@ -148,7 +148,7 @@ async def test_a_job_enqueued_by_a_job_belongs_to_the_same_trace() -> None:
         await seen.put(ctx.correlation_id)
 
     async with app.serving(), asyncio.timeout(20):
-        role = app.queues["jobs/a"].role
+        role = app.queues["jobs/a"]
         await role.store.add(b"1", correlation_id="order-7")
         assert await seen.get() == "order-7"
 

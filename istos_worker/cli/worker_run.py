@@ -88,7 +88,7 @@ def plan_of(options: Options, env: Mapping[str, str], *, runtime: RuntimeDir | N
         data=options.data if owns else None,
         owner_endpoint=runtime.owner_endpoint if runtime is not None and options.embedded else None,
         burst=options.burst,
-        procs=options.procs,
+        procs=1 if options.solo else options.procs,
         log=LogSettings(
             level=options.log_level.lower(),
             format=options.log_format,

@@ -57,6 +57,9 @@ class Application:
         for prefix in (*self.plan.queues, *self.plan.concurrency.by_queue):
             if prefix not in declared:
                 raise TargetError(f"no worker for {prefix!r}; there are: {', '.join(declared)}")
+        for prefix, app in declared.items():
+            if not self.plan.queues or prefix in self.plan.queues:
+                _check_handlers(app, prefix)
 
     def _declared_prefixes(self) -> dict[str, App]:
         found: dict[str, App] = {}
@@ -189,6 +192,16 @@ class Application:
         """The command's settings; where it says nothing at all, the application's own."""
         configured = [app.config for app in self._apps if app.config is not None]
         return configured[0] if configured and self.plan.network == ZenohSettings() else self.plan.network
+
+
+def _check_handlers(app: App, prefix: str) -> None:
+    """A handler that no job fits is told at the door, not by every worker at its boot."""
+    from istos_worker.worker.dependencies import DependencyCycleError
+
+    try:
+        app.handlers_of(prefix)
+    except (TypeError, DependencyCycleError) as unfit:
+        raise TargetError(f"the worker of {prefix!r} cannot run: {unfit}") from unfit
 
 
 def _sharing_ports(network: ZenohSettings) -> ZenohSettings:

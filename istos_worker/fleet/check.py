@@ -31,7 +31,7 @@ def report(application: Application) -> Iterator[str]:
     for one in application.consumed("check"):
         settings = one.settings
         owner = "declared here" if settings.prefix in owned else "owned elsewhere"
-        yield f"queue {settings.prefix} ({owner}): {settings.concurrency} slots a process"
+        yield f"queue {settings.prefix} ({owner}): {_counted(settings.concurrency, 'slot')} a process"
         slots += settings.concurrency
         if one.handlers.plain is not None:
             yield f"  handler {one.handlers.plain.label}"
@@ -41,8 +41,17 @@ def report(application: Application) -> Iterator[str]:
     for prefix in owned:
         if prefix not in {one.settings.prefix for one in application.consumed("check")}:
             yield f"queue {prefix} (declared here): not consumed"
-    yield f"{plan.procs} processes with {slots} slots each: {plan.procs * slots} jobs at the same time"
+    each = " each" if plan.procs > 1 else ""
+    yield (
+        f"{_counted(plan.procs, 'process')} with {_counted(slots, 'slot')}{each}: "
+        f"{_counted(plan.procs * slots, 'job')} at the same time"
+    )
     yield plan.deadlines.explained(embedded=plan.data is not None)
+
+
+def _counted(number: int, noun: str) -> str:
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"
 
 
 if __name__ == "__main__":

@@ -65,6 +65,8 @@ def put_current_directory_first() -> None:
 
 
 def _import(name: str, target: str) -> ModuleType:
+    if name.startswith(".") or "/" in name:
+        raise TargetError(f"{target!r} is not a target: write module or module:attribute{_hint(name)}")
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as missing:

@@ -212,6 +212,19 @@ def test_check_prints_queues_handlers_slots_and_deadlines(fleet: Fleets) -> None
     assert "at 25s workers are killed" in program.out
 
 
+@pytest.mark.parametrize("how", ["--check", "--solo", "--embedded"])
+def test_a_handler_that_no_job_fits_is_refused_at_the_door(fleet: Fleets, how: str) -> None:
+    fleet.write(
+        "app",
+        "from istos_worker import App\napp = App()\napp.queue('jobs/a')\n"
+        "@app.worker('jobs/a')\ndef work(job, other): ...\n",
+    )
+    program = fleet.start("app", how, "--data", ":memory:", "--procs", "1")
+    assert program.wait() == 4, program.log
+    assert "nothing supplies the parameter 'other' of work" in program.log
+    assert "Traceback" not in program.log
+
+
 def test_an_owner_that_is_away_is_no_failure(fleet: Fleets) -> None:
     fleet.write("app", APP)
     workers = fleet.start("app", "--procs", "1")

@@ -5,6 +5,7 @@ Knows no verbs, and imports neither zenoh nor the application.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import os
 import re
@@ -153,10 +154,31 @@ class ConfiguredCommand(click.Command):
         found: dict[str, Any] = {}
         for name, value in pyproject_table(Path.cwd()).items():
             option = self._configurable.get(name)
-            if option is not None and option.name is not None:
+            if option is None:
+                _refuse_unknown(name)
+            elif option.name is not None:
                 listed = option.multiple and not isinstance(value, list)
                 found[option.name] = [value] if listed else value
         return found
+
+
+def _refuse_unknown(name: str) -> None:
+    """The other command's names are fine; one that is neither's is a typo, and would be missed in production."""
+    from istos_worker.cli.queue import queue
+    from istos_worker.cli.worker_command import run
+
+    known = {"target", "targets", *_option_names(run), *_option_names(queue)}
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {close[0].replace('_', '-')}?" if close else ""
+        written = name.replace("_", "-")
+        raise click.UsageError(f"[tool.istos-worker] in pyproject.toml has no option {written!r}{hint}")
+
+
+def _option_names(command: click.Command) -> set[str]:
+    names = {_name_of(one) for one in command.params if isinstance(one, click.Option)}
+    below = command.commands.values() if isinstance(command, click.Group) else ()
+    return names.union(*map(_option_names, below))
 
 
 def _name_of(option: click.Option) -> str:
@@ -171,6 +193,16 @@ class WorkerCommand(ConfiguredCommand):
 
 class QueueCommand(ConfiguredCommand):
     env_prefix = "ISTOS_QUEUE"
+
+
+def failure_line(program: str, wrong: click.ClickException) -> str:
+    """One line, and after a mistake in the usage where to read on."""
+    if isinstance(wrong, click.exceptions.NoArgsIsHelpError):
+        return wrong.format_message()
+    if not isinstance(wrong, click.UsageError):
+        return f"{program}: {wrong.format_message()}"
+    asked = program if wrong.ctx is None else wrong.ctx.command_path
+    return f"{program}: {wrong.format_message()} (see {asked} --help)"
 
 
 class QueueGroup(click.Group):
@@ -226,9 +258,11 @@ def network_settings(ctx: click.Context, values: Mapping[str, Any], env: Mapping
     try:
         from_env = settings_from_env(env)
         named = {name: getattr(from_env, name) for name in from_env.__slots__ if name not in _NOT_FROM_ENV}
-        return ZenohSettings().over(**lowest).over(**named).over(**highest)
+        settings = ZenohSettings().over(**lowest).over(**named).over(**highest)
+        settings.to_json5()  # reads the configuration file, if there is one: better here than in every process
     except ValueError as wrong:
         raise click.UsageError(str(wrong)) from wrong
+    return settings
 
 
 def _token(ctx: click.Context, token: str | None, token_file: Path | None) -> str | None:

@@ -12,7 +12,7 @@ from typing import NoReturn
 import click
 
 from istos_worker import __version__
-from istos_worker.cli.options import QueueGroup
+from istos_worker.cli.options import QueueGroup, failure_line
 from istos_worker.cli.queue_dead import dead
 from istos_worker.cli.queue_jobs import cancel, enqueue, result, why
 from istos_worker.cli.queue_look import pause, resume, stats, workers
@@ -45,7 +45,7 @@ def run(words: Sequence[str]) -> int:
     try:
         code = queue.main(list(words), prog_name=PROGRAM, standalone_mode=False)
     except click.ClickException as wrong:
-        wrong.show()
+        click.echo(failure_line(PROGRAM, wrong), err=True)
         return wrong.exit_code
     except click.Abort:
         click.echo(f"{PROGRAM}: interrupted", err=True)

@@ -48,22 +48,15 @@ def _run(command: click.Command, words: list[str]) -> int:
     try:
         command.main(words, prog_name=PROGRAM, standalone_mode=False, complete_var=_COMPLETE)
     except click.ClickException as wrong:
-        click.echo(_one_line(wrong), err=True)
+        from istos_worker.cli.options import failure_line
+
+        click.echo(failure_line(PROGRAM, wrong), err=True)
         return wrong.exit_code
     except click.exceptions.Exit as done:
         return done.exit_code
     except click.Abort:
         return 1
     return 0
-
-
-def _one_line(wrong: click.ClickException) -> str:
-    import click
-
-    if isinstance(wrong, click.exceptions.NoArgsIsHelpError):
-        return wrong.format_message()
-    hint = f" (see {PROGRAM} --help)" if isinstance(wrong, click.UsageError) else ""
-    return f"{PROGRAM}: {wrong.format_message()}{hint}"
 
 
 if __name__ == "__main__":

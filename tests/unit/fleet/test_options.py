@@ -52,6 +52,18 @@ def test_the_command_line_beats_the_environment_and_that_the_table(options_of: A
     assert options.queue == ("a", "b")
 
 
+def test_a_misspelt_option_in_the_table_is_refused(options_of: Any, tmp_path: Path) -> None:
+    table = tmp_path / "pyproject.toml"
+    table.write_text('[tool.istos-worker]\ntarget = "shop"\nstorage = "memory:"\n')
+    assert options_of().targets == ("shop",)  # the other command's option
+
+    table.write_text('[tool.istos-worker]\ntarget = "shop"\ndrain-timout = "5s"\n')
+
+    outcome = CliRunner().invoke(run)
+    assert outcome.exit_code == 2
+    assert "no option 'drain-timout'; did you mean drain-timeout?" in outcome.output
+
+
 def test_a_number_for_one_queue_beats_the_decorator_which_beats_the_general_number() -> None:
     concurrency = concurrency_of([(None, 3), ("jobs/a", 7), (None, 4)])
     assert [concurrency.of("jobs/a", 2), concurrency.of("jobs/b", 2), concurrency.of("jobs/b", None)] == [
@@ -81,6 +93,7 @@ def test_a_number_for_one_queue_beats_the_decorator_which_beats_the_general_numb
         ["--log-format", "xml"],
         ["--queue", "a b"],
         ["--connect", "nonsense"],
+        ["--zenoh-config", "missing.json"],
         ["--solo", "--metrics", "127.0.0.1:0"],
         ["--unknown"],
         [],

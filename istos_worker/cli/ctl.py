@@ -52,6 +52,7 @@ def reload(control: Path | None, wait: bool) -> None:
 def quiet(control: Path | None) -> None:
     """Stop claiming, keep running."""
     _ask(control, "quiet")
+    click.echo("quiet")
 
 
 @ctl.command()
@@ -59,23 +60,24 @@ def quiet(control: Path | None) -> None:
 def resume(control: Path | None) -> None:
     """Undo quiet."""
     _ask(control, "resume")
+    click.echo("resumed")
 
 
-@ctl.command()
+@ctl.command(context_settings={"ignore_unknown_options": True})  # -1 is a wrong number, not an option
 @click.argument("procs", type=click.IntRange(0, 500), metavar="N")
 @click.pass_obj
 def scale(control: Path | None, procs: int) -> None:
     """Run N worker processes."""
     _ask(control, "scale", procs=procs)
+    click.echo(f"scaling to {procs}")
 
 
 @ctl.command()
 @click.pass_obj
 def stacks(control: Path | None) -> None:
     """Write every worker's stacks and tasks to the fleet's log."""
-    answer = _ask(control, "stacks")
-    if answer.get("text"):
-        click.echo(answer["text"])
+    _ask(control, "stacks")
+    click.echo("asked for; they are written to the fleet's log")
 
 
 @ctl.command()
@@ -83,6 +85,7 @@ def stacks(control: Path | None) -> None:
 def stop(control: Path | None) -> None:
     """Drain and stop, as TERM does."""
     _ask(control, "stop")
+    click.echo("stopping")
 
 
 def _ask(control: Path | None, command: str, *, wait_s: float = REACH_S, **arguments: Any) -> dict[str, Any]:
@@ -127,10 +130,18 @@ def render_status(status: dict[str, Any]) -> str:
             f"owner: pid {owner['pid']}, {'ready' if owner['ready'] else 'not ready'}, restarts {owner['restarts']}"
         )
     lines += _table([_worker_row(worker) for worker in status["workers"]])
-    lines.append(", ".join(f"{name.replace('_', ' ')} {number}" for name, number in status["totals"].items()))
+    lines.append(_totals(status))
     if status.get("last_reload_error"):
         lines.append(f"last reload failed: {status['last_reload_error']}")
     return "\n".join(lines)
+
+
+def _totals(status: dict[str, Any]) -> str:
+    """Jobs of the workers that are there and of those that have gone; the answer's own count has only the latter."""
+    totals = status["totals"]
+    counts = {**totals, "done": totals["done"] + sum(worker["done"] for worker in status["workers"])}
+    counts = {{"deaths": "gone"}.get(name, name): number for name, number in counts.items()}
+    return ", ".join(f"{name.replace('_', ' ')} {number}" for name, number in counts.items())
 
 
 def _worker_row(worker: dict[str, Any]) -> dict[str, str]:

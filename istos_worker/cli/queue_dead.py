@@ -93,7 +93,7 @@ def export(prefix: str, file: IO[bytes], asking: Asking) -> None:
 
     count = asking(ask)
     file.flush()
-    click.echo(f"{count} dead letters of {prefix} written", err=True)
+    click.echo(f"{count} dead letter{'' if count == 1 else 's'} of {prefix} written", err=True)
 
 
 @dead.command(cls=QueueCommand)

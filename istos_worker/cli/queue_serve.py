@@ -92,7 +92,12 @@ class Served:
     help="With --queue: how long a silent worker keeps a job.",
 )
 @click.option(
-    "--max-attempts", type=click.IntRange(min=1), default=5, show_default=True, help="With --queue."
+    "--max-attempts",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="With --queue: how often a job is tried before it is a dead letter.",
 )
 @click.option(
     "--retry-backoff",
@@ -104,9 +109,22 @@ class Served:
     help="With --queue: pause before the first retry; it doubles.",
 )
 @click.option("--keep-results", is_flag=True, help="With --queue: keep what handlers return.")
-@click.option("--result-ttl", "result_ttl_s", type=Duration(), default="1h", show_default=True, metavar="DUR")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text")
+@click.option(
+    "--result-ttl",
+    "result_ttl_s",
+    type=Duration(),
+    default="1h",
+    show_default=True,
+    metavar="DUR",
+    help="With --queue: how long.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+)
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @network_options
 def serve(
     target: str | None,

@@ -58,7 +58,7 @@ def _counters(status: Status, lines_lost: int) -> list[Metric]:
         ("fleet_jobs_total", "Attempts finished by all workers.", done),
         ("deaths_total", "Worker processes gone, for whatever reason.", totals.deaths),
         ("crashes_total", "Worker processes that died unbidden.", totals.crashes),
-        ("recycled_total", "Workers replaced for their age, memory or number of jobs.", totals.recycled),
+        ("recycled_total", "Workers replaced: age, memory, number of jobs, reload.", totals.recycled),
         ("stalls_total", "Workers killed because their event loop was blocked.", totals.stalls),
         ("reloads_total", "Reloads completed.", totals.reloads),
         ("reload_failures_total", "Reloads rolled back.", totals.reload_failures),

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 from typing import Any
 
 from istos_worker.errors import IstosError
@@ -33,6 +34,8 @@ def run_solo(plan: Plan) -> int:
     """Runs until stopped; the exit code."""
     os.environ.update(ISTOS_WORKER_INDEX="0", ISTOS_WORKER_COUNT="1", ISTOS_WORKER_GENERATION="1")
     set_title("istos-worker", "solo")
+    if "PYTHONBREAKPOINT" not in os.environ:
+        sys.breakpointhook = _debug
     application = Application(plan)
     with configure_logs(process="solo", filters=[JobLogFilter()], **plan.log.named()):
         try:
@@ -44,6 +47,13 @@ def run_solo(plan: Plan) -> int:
         except (IstosError, OSError) as failed:
             log.error("%s", failed)
             return FAILED
+
+
+def _debug(*_: object, **__: object) -> None:
+    """pdb, without its own Ctrl-C: after a `continue` it would stop the event loop somewhere, instead of us."""
+    import pdb
+
+    pdb.Pdb(nosigint=True).set_trace(sys._getframe(1))
 
 
 async def _main(application: Application) -> int:

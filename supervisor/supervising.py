@@ -215,8 +215,7 @@ class Supervisor:
         if self._ledger.ever_ready and (self._crew.workers or may_retry):
             log.error("%s, will retry:\n%s", reason, failed)
         else:
-            text = f"{failed}\n\n{reason}"
-            self._ledger.conclude(Verdict(exit_code=ExitCode.NO_IMPORT, reason=reason, text=text))
+            self._ledger.conclude(Verdict(exit_code=ExitCode.NO_IMPORT, reason=reason, text=failed))
 
     def _conclude(self, now: float) -> None:
         if self._stopping.under_way:

@@ -122,6 +122,3 @@ class Claims:
         while (parked := self.parked.pop_due(now.mono)) is not None:
             self.parked.leave(parked)
             self._ledger.answer(parked.waiter, [])
-
-    def withdraw(self, parked: ParkedClaim) -> None:
-        self.parked.leave(parked)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -107,15 +107,12 @@ def decode_head(head: bytes, seq: int) -> list[Any]:
     return fields  # type: ignore[no-any-return]
 
 
-class JobHead:
+class JobHead(NamedTuple):
     """A decoded job and what its head says of its holder, which only the holders can bring to life."""
 
-    __slots__ = ("job", "tokened", "worker")
-
-    def __init__(self, job: Job, worker: str | None, tokened: bool) -> None:
-        self.job = job
-        self.worker = worker
-        self.tokened = tokened
+    job: Job
+    worker: str | None
+    tokened: bool
 
 
 def decode_job(fields: Sequence[Any], seq: int, body: bytes) -> JobHead:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from istos_worker.queue.claims import Claims
 from istos_worker.queue.leases import Leases
 from istos_worker.queue.ledger import Ledger
@@ -38,7 +40,7 @@ class Insight:
             paused=ledger.paused,
             workers=sum(not holder.is_idle for holder in self._leases.holders.by_id.values()),
             oldest_ready_s=None if oldest is None else max(0.0, now.wall - oldest.enqueued_at),
-            totals=ledger.totals.as_dict(),
+            totals=asdict(ledger.totals),
         )
 
     def workers(self) -> list[WorkerInfo]:

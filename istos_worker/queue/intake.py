@@ -9,10 +9,12 @@ from collections.abc import Set as AbstractSet
 from istos_worker.errors import BadRequestError
 from istos_worker.queue.bodies import task_of
 from istos_worker.queue.ledger import Ledger
-from istos_worker.queue.limits import MAX_BATCH, MAX_SCHEDULES, check_new_job, derived_id
+from istos_worker.queue.limits import MAX_SCHEDULES, check_new_job, derived_id
 from istos_worker.queue.records import DELAYED, READY, Enqueued, Instant, Job, NewJob
+from istos_worker.wire.limits import MAX_BATCH
 
 TICK_NOTE = "tick:"
+MAX_MATURED_AT_ONCE = 10_000
 
 
 class Intake:
@@ -69,7 +71,7 @@ class Intake:
         ledger.totals.enqueued += 1
         return Enqueued(job_id)
 
-    def _admit(self, new: NewJob, job_id: str, now: Instant) -> Job:
+    def _admit(self, new: NewJob, job_id: str, now: Instant) -> None:
         ledger = self._ledger
         body = new.body
         job = Job(
@@ -102,7 +104,17 @@ class Intake:
             ledger.fed = ledger.woke = True
         ledger.admit(job)
         ledger.changed(job)
-        return job
+
+    def mature(self, mono: float) -> None:
+        """Delayed jobs whose time has come are ready."""
+        ledger = self._ledger
+        for _ in range(MAX_MATURED_AT_ONCE):
+            seq = ledger.delays.pop_due(mono)
+            if seq is None:
+                return
+            job = ledger.by_seq.get(seq)
+            if job is not None and job.state == DELAYED:
+                ledger.make_ready(job)
 
     # schedules
 

@@ -7,6 +7,7 @@ once per turn, however often it changed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -33,41 +34,21 @@ FENCE_NOTE = "fence"
 FENCE_BLOCK = 100_000
 
 
+@dataclass(slots=True)
 class Totals:
     """What has happened since the owner started."""
 
-    __slots__ = (
-        "acked",
-        "cancelled",
-        "crashed",
-        "dead",
-        "delivered",
-        "duplicates",
-        "enqueued",
-        "expired_leases",
-        "nacked",
-        "released",
-        "stale",
-    )
-
-    def __init__(self) -> None:
-        for name in self.__slots__:
-            setattr(self, name, 0)
-
-    def as_dict(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    acked: int
-    cancelled: int
-    crashed: int
-    dead: int
-    delivered: int
-    duplicates: int
-    enqueued: int
-    expired_leases: int
-    nacked: int
-    released: int
-    stale: int
+    acked: int = 0
+    cancelled: int = 0
+    crashed: int = 0
+    dead: int = 0
+    delivered: int = 0
+    duplicates: int = 0
+    enqueued: int = 0
+    expired_leases: int = 0
+    nacked: int = 0
+    released: int = 0
+    stale: int = 0
 
 
 class Ledger:

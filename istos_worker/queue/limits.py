@@ -10,7 +10,6 @@ from istos_worker.errors import BadRequestError, PayloadTooLargeError
 from istos_worker.queue.records import NewJob, QueueSettings
 
 MAX_ERROR_BYTES = 64 * 1024
-MAX_BATCH = 1000
 MAX_REPLY_BYTES = 16 << 20
 """About as much as one reply brings of bodies, but for a single body that is larger: a claim or a page of dead letters
 ends early there."""
@@ -26,11 +25,11 @@ MAX_CHORD_SIZE = 1_000_000
 MAX_SCHEDULES = 10_000
 TRUNCATED = " ... [truncated]"
 
-_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+JOB_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 def is_valid_id(text: str) -> bool:
-    return _ID.fullmatch(text) is not None
+    return JOB_ID.fullmatch(text) is not None
 
 
 def check_new_job(new: NewJob, settings: QueueSettings) -> None:

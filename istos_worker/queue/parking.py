@@ -34,7 +34,7 @@ class ParkedClaims:
     def __len__(self) -> int:
         return len(self._parked)
 
-    def park(self, request: ClaimRequest, waiter: Waiter, holder: Holder | None, due: float) -> ParkedClaim:
+    def park(self, request: ClaimRequest, waiter: Waiter, holder: Holder | None, due: float) -> None:
         self._numbers += 1
         parked = ParkedClaim(self._numbers, request, waiter, holder)
         self._parked[parked.number] = parked
@@ -44,7 +44,6 @@ class ParkedClaims:
             holder.parked = parked
         if holder is None or not holder.is_missing:
             self.resume(parked)
-        return parked
 
     def resume(self, parked: ParkedClaim) -> None:
         self.groups.setdefault(parked.request.tasks, {})[parked.number] = parked

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import binascii
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from istos_worker.errors import BadRequestError, PayloadTooLargeError
+from istos_worker.queue.limits import JOB_ID as JOB_ID
 from istos_worker.queue.limits import MAX_KEY
 from istos_worker.wire.codec import decode_json, seconds_param
 from istos_worker.wire.limits import Limits
 
 MAX_INT = 2**63 - 1
-JOB_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 def to_base64(raw: bytes) -> str:

@@ -48,7 +48,6 @@ from istos_worker.queue.workflows import Workflows
 from istos_worker.storage.protocol import Row
 
 PAUSED_NOTE = "paused"
-MAX_MATURED_AT_ONCE = 10_000
 
 
 class QueueState:
@@ -115,8 +114,7 @@ class QueueState:
     def _load_row(self, fields: list[object], row: Row, now: Instant) -> None:
         match fields[1]:
             case int():
-                head = decode_job(fields, row.seq, row.body)
-                self._load_job(head.job, head.worker, head.tokened, now)
+                self._load_job(*decode_job(fields, row.seq, row.body), now)
             case kind if kind == TOMBSTONES:
                 _, _, is_random, buried_at, pairs = fields
                 self._ledger.tombs.load(row.seq, is_random, buried_at, pairs, now)  # type: ignore[arg-type]
@@ -276,7 +274,7 @@ class QueueState:
         """Its caller's patience is over, or it went away: it gets nothing any more."""
         parked = self._parked.of_waiter(waiter)
         if parked is not None:
-            self._claims.withdraw(parked)
+            self._parked.leave(parked)
         self._ledger.result_waits.withdraw(waiter)
         self._endings.bulk.withdraw(waiter)
 
@@ -310,7 +308,7 @@ class QueueState:
         mono = now.mono
         ledger = self._ledger
         self._leases.expire(now)
-        self._mature(mono)
+        self._intake.mature(mono)
         self._endings.expire(now)
         self._endings.bulk.go_on(now)
         self._claims.expire(now)
@@ -321,16 +319,6 @@ class QueueState:
         ledger.tombs.expire(mono)
         if ledger.fed and self._parked:
             self._claims.serve(now)
-
-    def _mature(self, mono: float) -> None:
-        ledger = self._ledger
-        for _ in range(MAX_MATURED_AT_ONCE):
-            seq = ledger.delays.pop_due(mono)
-            if seq is None:
-                return
-            job = ledger.by_seq.get(seq)
-            if job is not None and job.state == DELAYED:
-                ledger.make_ready(job)
 
     def next_due(self) -> float | None:
         """When tick() has something to do, on the monotonic clock."""

@@ -16,7 +16,8 @@ from istos_worker.app.declarations import HandlerDeclaration
 from istos_worker.client.bodies import as_serializer, to_body
 from istos_worker.queue.role import QueueRole
 from istos_worker.queue.store import QueueStore
-from istos_worker.scheduling.plan import CatchUp, Schedule, make_schedule
+from istos_worker.scheduling.plan import Schedule, make_schedule
+from istos_worker.scheduling.ticks import CatchUp
 from istos_worker.serialization import JsonSerializer, Serializer
 from istos_worker.storage import Storage, StoragePlugin, open_storage
 from istos_worker.wire.auth import Authorizer, combine_authorizers

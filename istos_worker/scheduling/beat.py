@@ -1,4 +1,4 @@
-"""The loop that enqueues what a schedule makes due. Knows clocks and the client; which ticks are due is `plan`'s.
+"""The loop that enqueues what a schedule makes due. Knows clocks and the client; which ticks are due, `ticks` says.
 
 Any number of beats may run the same schedule: the owner takes each tick once.
 """
@@ -10,10 +10,14 @@ import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from istos_worker.errors import IstosError, NotFoundError, OwnerUnreachable
 from istos_worker.scheduling.plan import Schedule, tick_job_id
+
+if TYPE_CHECKING:
+    from istos_worker.client.bodies import Serializes
+    from istos_worker.client.producer import Token
 
 log = logging.getLogger(__name__)
 
@@ -36,14 +40,14 @@ class Enqueues(Protocol):
         data: Any,
         *,
         priority: int = 0,
-        serializer: Any = None,
-        token: Any = None,
+        serializer: Serializes | None = None,
+        token: Token = None,
         job_id: str | None = None,
         schedule: str | None = None,
         tick: str | None = None,
     ) -> str: ...
 
-    async def last_tick(self, prefix: str, schedule: str, *, token: Any = None) -> str | None: ...
+    async def last_tick(self, prefix: str, schedule: str, *, token: Token = None) -> str | None: ...
 
 
 class Beat:

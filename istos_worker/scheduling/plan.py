@@ -1,4 +1,4 @@
-"""A recurring job as declared, and how its ticks travel. Which ticks are due is queue.schedule's to say."""
+"""A recurring job as declared, and how its ticks travel. Which ticks are due, `ticks` says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from istos_worker.queue.cron import CronSchedule
-from istos_worker.queue.schedule import CatchUp, Every, tick_name, tick_time, ticks_due
+from istos_worker.scheduling.ticks import CatchUp, Every, Rhythm, tick_time, ticks_due
 
 if TYPE_CHECKING:
     from istos_worker.client.bodies import Serializes
@@ -40,7 +40,7 @@ class Schedule:
         rhythm, since = self._rhythm(last, started)
         return ticks_due(rhythm, last, now, self.catch_up, since=since), rhythm.next_after(now)
 
-    def _rhythm(self, last: str | None, started: datetime) -> tuple[Every | CronSchedule, datetime]:
+    def _rhythm(self, last: str | None, started: datetime) -> tuple[Rhythm, datetime]:
         if self.cron is not None:
             return self.cron, started
         assert self.every_s is not None
@@ -119,6 +119,3 @@ def local_zone() -> tzinfo:
             return ZoneInfo.from_file(file, key=_LOCAL_ZONE_FILE)
     except (OSError, ValueError):
         return UTC
-
-
-__all__ = ["CatchUp", "Schedule", "local_zone", "make_schedule", "tick_job_id", "tick_name", "tick_time"]

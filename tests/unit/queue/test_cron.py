@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from istos_worker.queue.cron import CronError, CronSchedule
-from istos_worker.queue.schedule import CatchUp, Every, Schedule, tick_name, tick_time, ticks_due
+from istos_worker.scheduling.ticks import CatchUp, Every, Rhythm, tick_name, tick_time, ticks_due
 
 
 def times(expr: str, tz: str | None, after: str, n: int) -> list[str]:
@@ -266,7 +266,7 @@ def test_catching_up_is_capped_at_the_newest() -> None:
 
 
 def test_an_interval_s_ticks_are_the_same_for_everyone() -> None:
-    every: Schedule = Every(every_s=7)
+    every: Rhythm = Every(every_s=7)
 
     assert ticks_due(every, tick_name(NOW - timedelta(seconds=15)), NOW, "all") == [
         "2026-01-01T00:10:16.000Z",

@@ -9,7 +9,8 @@ import pytest
 
 from istos_worker.errors import NotFoundError, OwnerUnreachable
 from istos_worker.scheduling.beat import _Pulse
-from istos_worker.scheduling.plan import CatchUp, Schedule, make_schedule, tick_job_id, tick_name
+from istos_worker.scheduling.plan import Schedule, make_schedule, tick_job_id
+from istos_worker.scheduling.ticks import CatchUp, tick_name
 
 START = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 

@@ -1,4 +1,4 @@
-"""Which ticks of a schedule are due, and what they are called. Pure: whoever fires them brings the clock.
+"""Which ticks of a rhythm are due, and what they are called. Pure: whoever fires them brings the clock.
 
 A tick's name is its time in UTC, so names sort as the ticks follow each other, and every process that knows the
 schedule finds the same ones, whatever it was doing before.
@@ -54,7 +54,7 @@ class Every:
         return _EPOCH + timedelta(milliseconds=round((self.anchor + number * self.every_s) * 1000))
 
 
-Schedule = Every | CronSchedule
+Rhythm = Every | CronSchedule
 
 
 def tick_name(at: datetime) -> str:
@@ -67,7 +67,7 @@ def tick_time(name: str) -> datetime:
 
 
 def ticks_due(
-    schedule: Schedule,
+    rhythm: Rhythm,
     last_tick: str | None,
     now: datetime,
     policy: CatchUp = "skip",
@@ -77,8 +77,8 @@ def ticks_due(
 ) -> list[str]:
     """The names of the ticks to fire now, oldest first.
 
-    `last_tick` is the newest one fired anywhere; None, if there is none: then `since`, when the schedule began to
-    be followed, and without that nothing is due yet.
+    `last_tick` is the newest one fired anywhere; None, if there is none: then `since`, when the rhythm began to be
+    followed, and without that nothing is due yet.
     """
     after = tick_time(last_tick) if last_tick is not None else since
     if after is None:
@@ -88,34 +88,34 @@ def ticks_due(
     if after >= now:
         return []
     if policy == "all":
-        return [tick_name(at) for at in _newest(schedule, after, now, cap)]
-    newest = _newest(schedule, after, now, 1)
+        return [tick_name(at) for at in _newest(rhythm, after, now, cap)]
+    newest = _newest(rhythm, after, now, 1)
     if policy == "skip":
         newest = [at for at in newest if (now - at).total_seconds() <= ON_TIME_S]
     return [tick_name(at) for at in newest]
 
 
-def _newest(schedule: Schedule, after: datetime, now: datetime, count: int) -> list[datetime]:
+def _newest(rhythm: Rhythm, after: datetime, now: datetime, count: int) -> list[datetime]:
     """The last `count` ticks in (after, now], found from the near end: an outage of a year costs no year's walk."""
     ticks: list[datetime] = []
-    for window in _windows(schedule, count):
+    for window in _windows(rhythm, count):
         start = max(after, now - window)
-        ticks = _between(schedule, start, now)
+        ticks = _between(rhythm, start, now)
         if len(ticks) >= count or start == after:
             break
     return ticks[-count:]
 
 
-def _windows(schedule: Schedule, count: int) -> tuple[timedelta, ...]:
-    if isinstance(schedule, Every):
-        return (timedelta(seconds=schedule.every_s * (count + 1)),)
+def _windows(rhythm: Rhythm, count: int) -> tuple[timedelta, ...]:
+    if isinstance(rhythm, Every):
+        return (timedelta(seconds=rhythm.every_s * (count + 1)),)
     return _WINDOWS
 
 
-def _between(schedule: Schedule, start: datetime, end: datetime) -> list[datetime]:
+def _between(rhythm: Rhythm, start: datetime, end: datetime) -> list[datetime]:
     ticks = []
-    at = schedule.next_after(start).astimezone(UTC)
+    at = rhythm.next_after(start).astimezone(UTC)
     while at <= end:
         ticks.append(at)
-        at = schedule.next_after(at).astimezone(UTC)
+        at = rhythm.next_after(at).astimezone(UTC)
     return ticks

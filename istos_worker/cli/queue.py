@@ -18,9 +18,9 @@ from istos_worker.cli.queue_jobs import cancel, enqueue, result, why
 from istos_worker.cli.queue_look import pause, resume, stats, workers
 from istos_worker.cli.queue_serve import serve
 from istos_worker.errors import IstosError, OwnerUnreachable
+from supervisor.exits import ExitCode
 
 PROGRAM = "istos-queue"
-FAILED = 1
 OWNER_UNREACHABLE = 6
 
 
@@ -49,13 +49,13 @@ def run(words: Sequence[str]) -> int:
         return wrong.exit_code
     except click.Abort:
         click.echo(f"{PROGRAM}: interrupted", err=True)
-        return FAILED
+        return ExitCode.UNEXPECTED
     except OwnerUnreachable as unreachable:
         click.echo(f"{PROGRAM}: {unreachable}", err=True)
         return OWNER_UNREACHABLE
     except IstosError as failed:
         click.echo(f"{PROGRAM}: {failed.code}: {failed}", err=True)
-        return FAILED
+        return ExitCode.UNEXPECTED
     return code if isinstance(code, int) else 0
 
 

@@ -18,6 +18,7 @@ from istos_worker.cli.queue_ask import QueueName
 from istos_worker.errors import IstosError
 from istos_worker.wire.keys import VERBS
 from istos_worker.wire.settings import ZenohSettings
+from supervisor.exits import ExitCode
 
 if TYPE_CHECKING:
     from istos_worker.app import App
@@ -29,8 +30,6 @@ log = logging.getLogger(__name__)
 
 DEFAULT_FOLDER = Path("istos-data")
 DEFAULT_STORAGE = f"sqlite:///{DEFAULT_FOLDER}/queues.db"
-FAILED = 1
-NO_IMPORT = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,25 +152,22 @@ def _token_lines(path: Path) -> list[str]:
 def _serve(served: Served) -> int:
     app: App | None = None
     if served.target is not None:
-        from istos_worker.cli.loading import TargetError, load_app
-        from istos_worker.fleet.target import put_current_directory_first, user_traceback
+        from istos_worker.fleet.target import LoadRefused, load_apps, loading
 
-        put_current_directory_first()
+        targets = (served.target,)
         try:
-            app = load_app(served.target)
-        except TargetError as useless:
-            click.echo(f"istos-queue: {useless}", err=True)
-            return NO_IMPORT
-        except BaseException as failure:  # the application's code: even a SystemExit is its failure to load
-            click.echo(f"istos-queue: {served.target} failed to import\n{user_traceback(failure)}", err=True)
-            return NO_IMPORT
+            with loading(targets):
+                (app,) = load_apps(targets)
+        except LoadRefused as refused:
+            click.echo(f"istos-queue: {refused}", err=True)
+            return ExitCode.NO_IMPORT
     try:
         from istos_worker.fleet.loops import run_in_loop
 
         return run_in_loop(_run(served, app))
     except (IstosError, OSError, ValueError) as failed:
         click.echo(f"istos-queue: {failed}", err=True)
-        return FAILED
+        return ExitCode.UNEXPECTED
 
 
 async def _run(served: Served, app: App | None) -> int:

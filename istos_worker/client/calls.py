@@ -6,9 +6,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from istos_worker.errors import NotFoundError, OwnerUnreachable
+from istos_worker.wire.asking import Asks
 from istos_worker.wire.codec import decode_reply, encode_params
 from istos_worker.wire.keys import BASE_VERBS, verb_key
 
@@ -20,20 +21,6 @@ _LONGEST_PAUSE_S = 0.5
 _LONGEST_TRY_S = 10.0
 _SHORTEST_TRY_S = 0.05
 _PROBE_TRY_S = 2.0
-
-
-class Asks(Protocol):
-    """What a request needs of a session."""
-
-    def ask(
-        self,
-        key: str,
-        params: str = "",
-        *,
-        payload: bytes | None = None,
-        attachment: bytes | None = None,
-        timeout_s: float = 5.0,
-    ) -> asyncio.Future[bytes | None]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from istos_worker.errors import StorageUnavailableError
 from istos_worker.fleet.consumers import Consumption
 from istos_worker.fleet.plan import Plan
-from istos_worker.fleet.target import TargetError, load_apps, user_traceback
+from istos_worker.fleet.target import TargetError, load_apps, loading
 from istos_worker.wire.settings import LOOPBACK, ZenohSettings
 from istos_worker.worker.settings import WorkerSettings
 
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 DATABASE = "queues.db"
 
 
-class LoadRefused(Exception):  # noqa: N818 - what is to be printed, complete
-    """The application cannot be used. The text is for people: one line of ours, or a traceback of theirs."""
-
-
 class Application:
     """Before load() it is only a plan."""
 
@@ -38,14 +34,9 @@ class Application:
 
     def load(self) -> None:
         """Imports the targets. Raises LoadRefused."""
-        try:
+        with loading(self.plan.targets):
             self._apps = load_apps(self.plan.targets)
             self._check_consumed()
-        except TargetError as useless:
-            raise LoadRefused(str(useless)) from useless
-        except BaseException as failure:  # the application's code: even a SystemExit is its failure to load
-            targets = ", ".join(self.plan.targets)
-            raise LoadRefused(f"{targets} failed to import\n{user_traceback(failure)}") from failure
 
     def _check_consumed(self) -> None:
         declared = self._declared_prefixes()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
+from istos_worker.wire.asking import Asks
 from istos_worker.wire.codec import encode_params
 from istos_worker.wire.envelope import Envelope
 from istos_worker.wire.keys import verb_key
@@ -17,18 +18,6 @@ log = logging.getLogger(__name__)
 
 TRIES = 20
 PAUSE_S = 0.25
-
-
-class Asks(Protocol):
-    def ask(
-        self,
-        key: str,
-        params: str = "",
-        *,
-        payload: bytes | None = None,
-        attachment: bytes | None = None,
-        timeout_s: float = 5.0,
-    ) -> asyncio.Future[bytes | None]: ...
 
 
 async def bury(session: Asks, prefixes: Sequence[str], body: Mapping[str, Any], token: str | None) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from istos_worker.errors import IstosError
-from istos_worker.fleet.burial import Asks
+from istos_worker.wire.asking import Asks
 from istos_worker.wire.codec import decode_reply
 from istos_worker.wire.envelope import Envelope
 from istos_worker.wire.keys import verb_key

@@ -6,10 +6,10 @@ import os
 import sys
 from collections.abc import Iterator
 
-from istos_worker.fleet.application import Application, LoadRefused
+from istos_worker.fleet.application import Application
 from istos_worker.fleet.plan import Plan
-
-NO_IMPORT = 4
+from istos_worker.fleet.target import LoadRefused
+from supervisor.exits import ExitCode
 
 
 def main() -> int:
@@ -18,7 +18,7 @@ def main() -> int:
         application.load()
     except LoadRefused as refused:
         print(f"istos-worker: {refused}", file=sys.stderr)
-        return NO_IMPORT
+        return ExitCode.NO_IMPORT
     for line in report(application):
         print(line)
     return 0

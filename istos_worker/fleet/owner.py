@@ -12,15 +12,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from supervisor.exits import ExitCode
+
 if TYPE_CHECKING:
     from istos_worker.fleet.application import Application
     from istos_worker.wire.session import Session
     from supervisor.companion_link import CompanionLink
 
 log = logging.getLogger(__name__)
-
-FAILED = 1
-NO_IMPORT = 4
 
 
 def main() -> int:
@@ -39,7 +38,7 @@ def main() -> int:
 
 async def _main(link: CompanionLink, application: Application) -> int:
     from istos_worker.errors import IstosError
-    from istos_worker.fleet.application import LoadRefused
+    from istos_worker.fleet.target import LoadRefused
 
     async with link:
         try:
@@ -48,9 +47,9 @@ async def _main(link: CompanionLink, application: Application) -> int:
                 link.ready()
                 await _obey(link, application, session)
         except LoadRefused as refused:
-            return await _give_up(link, str(refused), NO_IMPORT)
+            return await _give_up(link, str(refused), ExitCode.NO_IMPORT)
         except (IstosError, OSError) as failed:
-            return await _give_up(link, f"the owner cannot start: {failed}", FAILED)
+            return await _give_up(link, f"the owner cannot start: {failed}", ExitCode.UNEXPECTED)
     return 0
 
 

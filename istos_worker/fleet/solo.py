@@ -12,21 +12,21 @@ import sys
 from typing import Any
 
 from istos_worker.errors import IstosError
-from istos_worker.fleet.application import Application, LoadRefused
+from istos_worker.fleet.application import Application
 from istos_worker.fleet.burst import until_empty
 from istos_worker.fleet.consumers import Consumers
 from istos_worker.fleet.owner import owning
 from istos_worker.fleet.plan import Plan
+from istos_worker.fleet.target import LoadRefused
 from istos_worker.observability.logs import configure_logs
 from istos_worker.wire.session import Session
 from istos_worker.worker.running import JobLogFilter
 from istos_worker.worker.settings import new_worker_id
+from supervisor.exits import ExitCode
 from supervisor.titles import set_title
 
 log = logging.getLogger(__name__)
 
-FAILED = 1
-NO_IMPORT = 4
 SAME_SIGNAL_S = 1.0
 
 
@@ -43,10 +43,10 @@ def run_solo(plan: Plan) -> int:
             return asyncio.run(_main(application))
         except LoadRefused as refused:
             log.error("%s", refused)
-            return NO_IMPORT
+            return ExitCode.NO_IMPORT
         except (IstosError, OSError) as failed:
             log.error("%s", failed)
-            return FAILED
+            return ExitCode.UNEXPECTED
 
 
 def _debug(*_: object, **__: object) -> None:

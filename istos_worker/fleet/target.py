@@ -4,11 +4,12 @@ that may run the user's code: the zygote, the owner, `--solo`, `--check`.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -20,18 +21,33 @@ class TargetError(Exception):
     """The target cannot be used; the message says what to do. The user's code is not to blame with a traceback."""
 
 
+class LoadRefused(Exception):  # noqa: N818 - what is to be printed, complete
+    """The application cannot be used. The text is for people: one line of ours, or a traceback of theirs."""
+
+
+@contextlib.contextmanager
+def loading(targets: Sequence[str]) -> Iterator[None]:
+    """Whatever goes wrong with the targets until the end of the block is LoadRefused."""
+    try:
+        yield
+    except TargetError as useless:
+        raise LoadRefused(str(useless)) from useless
+    except BaseException as failure:  # the application's code: even a SystemExit is its failure to load
+        raise LoadRefused(f"{', '.join(targets)} failed to import\n{user_traceback(failure)}") from failure
+
+
 def load_apps(targets: Sequence[str]) -> list[App]:
     """The apps, each once, in order. Raises TargetError, or whatever the application raised while importing."""
     put_current_directory_first()
     apps: list[App] = []
     for target in targets:
-        app = load_app(target)
+        app = _load_app(target)
         if all(app is not known for known in apps):
             apps.append(app)
     return apps
 
 
-def load_app(target: str) -> App:
+def _load_app(target: str) -> App:
     module_name, colon, attribute = target.partition(":")
     if not module_name or (colon and not attribute):
         raise TargetError(f"{target!r} is not a target: write module or module:attribute")

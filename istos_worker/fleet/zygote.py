@@ -21,8 +21,9 @@ def main() -> int:
     import zenoh
 
     import istos_worker.app.serving  # noqa: F401
-    from istos_worker.fleet.application import Application, LoadRefused
+    from istos_worker.fleet.application import Application
     from istos_worker.fleet.process import live
+    from istos_worker.fleet.target import LoadRefused
     from supervisor.zygote import LoadFailed, serve_zygote
 
     application = Application(plan)

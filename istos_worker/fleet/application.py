@@ -37,6 +37,8 @@ class Application:
         with loading(self.plan.targets):
             self._apps = load_apps(self.plan.targets)
             self._check_consumed()
+            if self.plan.data is not None:
+                self._owned()
 
     def _check_consumed(self) -> None:
         declared = self._declared_prefixes()
@@ -101,10 +103,12 @@ class Application:
 
     # --- owning ------------------------------------------------------------------------------------
 
-    def owned_prefixes(self) -> tuple[str, ...]:
-        return tuple(self._owned())
+    def declared_queues(self) -> tuple[str, ...]:
+        """The queues that the apps declare, whoever is to own them."""
+        return tuple(dict.fromkeys(prefix for app in self._apps for prefix in app.queues))
 
     def _owned(self) -> dict[str, tuple[App, QueueRole]]:
+        """What the owner in this fleet owns. Raises TargetError."""
         owned: dict[str, tuple[App, QueueRole]] = {}
         for app in self._apps:
             for prefix, role in app.queues.items():

@@ -26,7 +26,7 @@ def main() -> int:
 
 def report(application: Application) -> Iterator[str]:
     plan = application.plan
-    owned = application.owned_prefixes()
+    owned = application.declared_queues()
     slots = 0
     for one in application.consumed("check"):
         settings = one.settings

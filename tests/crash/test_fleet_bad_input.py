@@ -55,6 +55,18 @@ def test_a_target_that_cannot_be_used_exits_4_and_says_why_once(
     program.assert_nothing_left()
 
 
+@pytest.mark.parametrize("mode", ["--embedded", "--solo", "--check"])
+def test_a_queue_that_two_apps_declare_is_named(fleet: Fleets, mode: str) -> None:
+    fleet.write("app", GOOD)
+    fleet.write("other", GOOD.replace('@app.worker("jobs/a")', '@app.worker("jobs/b")'))
+
+    program = fleet.start("app", "other", "--data", ":memory:", "--embedded", mode)
+
+    assert program.wait() == 4, program.log
+    assert program.log.count("two of the apps declare the queue 'jobs/a'") == 1, program.log
+    assert "Traceback" not in program.log
+
+
 def test_a_queue_that_nobody_handles_is_named(fleet: Fleets) -> None:
     fleet.write("app", GOOD)
     program = fleet.start("app", "--queue", "jobs/b")

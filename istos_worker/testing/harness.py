@@ -209,11 +209,12 @@ async def testing(
     clock: VirtualClock | None = None,  # noqa: PT028 - no test, whatever its name
 ) -> AsyncIterator[Testing]:
     """`App.testing()`: the app's queues in memory, its calls going there, its lifespan and hooks run. A queue that
-    the app consumes but does not declare behaves by default and keeps results."""
+    the app consumes but does not declare behaves by default and keeps results; one that it only enqueues on takes
+    the jobs in and runs none."""
     from istos_worker.app.serving import attached
 
     ours = clock or VirtualClock()
-    mesh = LocalMesh(ours)
+    mesh = LocalMesh(ours, adopts=True)
     for role in app.queues.values():
         mesh.own(role.settings, random=lambda: 0.5)
     for prefix in app.consumed_prefixes:

@@ -101,8 +101,11 @@ Take = Callable[[list[bytes]], None]
 class LocalMesh:
     """Owners, publications and tokens of one process without a network. Takes the place of `wire.Session`."""
 
-    def __init__(self, clock: Callable[[], Instant]) -> None:
+    def __init__(self, clock: Callable[[], Instant], *, adopts: bool = False) -> None:
+        """`adopts`: a queue that somebody else would own is there too, once it is asked for."""
         self.clock = clock
+        self._adopts = adopts
+        self._left: set[str] = set()
         self.owners: dict[str, QueueState] = {}
         self.tokens_up: set[str] = set()
         self.asked: list[tuple[str, str]] = []
@@ -130,9 +133,15 @@ class LocalMesh:
     def disown(self, prefix: str) -> QueueState | None:
         """The owner is gone: who waits hears nobody."""
         state = self.owners.pop(prefix, None)
+        self._left.add(prefix)
         for call in self._parked.pop(prefix, ()):
             call.query.drop()
         return state
+
+    def _owner_of(self, prefix: str) -> QueueState | None:
+        if self._adopts and prefix not in self._left:
+            return self.own(QueueSettings(prefix=prefix))
+        return self.owners.get(prefix)
 
     def ask(
         self,
@@ -148,7 +157,7 @@ class LocalMesh:
         question = _Question(payload, attachment, future)
         question.hides_fence = verb == "claim" and prefix in self.is_base
         self.asked.append((verb, params))
-        state = self.owners.get(prefix)
+        state = self._owner_of(prefix)
         if state is None or verb not in VERB_RUNS or (prefix in self.is_base and verb not in BASE_VERBS):
             question.drop()
         else:
@@ -218,7 +227,7 @@ class LocalMesh:
         self.changed.set()
 
     def _forward(self, state: QueueState, outgoing: Outgoing) -> None:
-        other = self.owners.get(outgoing.prefix)
+        other = self._owner_of(outgoing.prefix)
         if other is None:
             raise LookupError(f"a workflow continues on {outgoing.prefix!r}, which is no queue of this test")
         other.enqueue(outgoing.job, self.clock())

@@ -105,6 +105,24 @@ async def test_what_a_handler_enqueues_is_seen_and_carries_its_correlation_id() 
         assert t.enqueued() == [1, {"sent": 1}]
 
 
+async def test_jobs_for_queues_of_others_are_taken_in_and_not_run() -> None:
+    app = App("producer")
+    app.queue("jobs/mail")
+
+    @app.worker("jobs/mail")
+    async def send(job: str) -> str:
+        return job
+
+    async with app.testing() as t:
+        job_id = await app.enqueue("jobs/elsewhere", {"to": "a@b.c"})
+        await app.chain(["jobs/mail", "jobs/elsewhere"], "x")
+        await t.run_until_idle()
+
+        assert t.enqueued("jobs/elsewhere") == [{"to": "a@b.c"}]
+        assert t.state("jobs/elsewhere", job_id) == "ready"
+        assert t.counts("jobs/elsewhere")["ready"] == 2
+
+
 async def test_chains_and_chords_run_through() -> None:
     app = shop()
     ends: list[Any] = []

@@ -69,6 +69,7 @@ def _first_words(ctx: click.Context, _: click.Parameter, incomplete: str) -> lis
 )
 @click.option(
     "--drain-timeout",
+    "drain_timeout_s",
     type=Duration(),
     metavar="DUR",
     help="How long running jobs may finish after TERM.  [default: 25s; 4s under honcho]",
@@ -78,13 +79,22 @@ def _first_words(ctx: click.Context, _: click.Parameter, incomplete: str) -> lis
     "--max-jobs-jitter", type=click.IntRange(min=0), default=0, metavar="N", help="Plus up to N, at random."
 )
 @click.option(
-    "--max-memory", type=Size(), metavar="SIZE", help="Replace a worker whose private memory is above this."
+    "--max-memory",
+    "max_memory_bytes",
+    type=Size(),
+    metavar="SIZE",
+    help="Replace a worker whose private memory is above this.",
 )
 @click.option(
-    "--max-lifetime", type=Duration(low_s=0.001), metavar="DUR", help="Replace a worker of this age."
+    "--max-lifetime",
+    "max_lifetime_s",
+    type=Duration(low_s=0.001),
+    metavar="DUR",
+    help="Replace a worker of this age.",
 )
 @click.option(
     "--boot-timeout",
+    "boot_timeout_s",
     type=Duration(low_s=0.001),
     default="60s",
     show_default=True,
@@ -93,6 +103,7 @@ def _first_words(ctx: click.Context, _: click.Parameter, incomplete: str) -> lis
 )
 @click.option(
     "--stall-timeout",
+    "stall_timeout_s",
     type=Duration(low_s=0.001),
     default="30s",
     show_default=True,
@@ -100,7 +111,11 @@ def _first_words(ctx: click.Context, _: click.Parameter, incomplete: str) -> lis
     help="Longest block of a worker's event loop.",
 )
 @click.option(
-    "--job-timeout", type=Duration(low_s=0.001), metavar="DUR", help="Default time limit of one job."
+    "--job-timeout",
+    "job_timeout_s",
+    type=Duration(low_s=0.001),
+    metavar="DUR",
+    help="Default time limit of one job.",
 )
 @click.option("--solo", is_flag=True, help="Everything in this one process: breakpoint() works.")
 @click.option("--burst", is_flag=True, help="Exit 0 once the consumed queues are empty.")

@@ -42,13 +42,13 @@ def settings_of(options: Options, plan: Plan, runtime: RuntimeDir) -> Settings:
         zygote=_module("istos_worker.fleet.zygote", environ),
         companion=_owner(environ, plan) if options.embedded else None,
         timeouts=Timeouts(
-            drain_s=plan.deadlines.drain_s, boot_s=options.boot_timeout, stall_s=options.stall_timeout
+            drain_s=plan.deadlines.drain_s, boot_s=options.boot_timeout_s, stall_s=options.stall_timeout_s
         ),
         recycling=Recycling(
             max_units=options.max_jobs,
             max_units_jitter=options.max_jobs_jitter,
-            max_memory_bytes=options.max_memory,
-            max_lifetime_s=options.max_lifetime,
+            max_memory_bytes=options.max_memory_bytes,
+            max_lifetime_s=options.max_lifetime_s,
         ),
         name="istos-worker",
         pidfile=options.pidfile,

@@ -28,7 +28,7 @@ HONCHO_OWNER_STOP_S = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The command line, environment and table as one value; names are the options'."""
+    """The command line, environment and table as one value; names are the options', with their units."""
 
     targets: tuple[str, ...]
     procs: int
@@ -38,14 +38,14 @@ class Options:
     token: str | None
     embedded: bool
     data: str
-    drain_timeout: float | None
+    drain_timeout_s: float | None
     max_jobs: int | None
     max_jobs_jitter: int
-    max_memory: int | None
-    max_lifetime: float | None
-    boot_timeout: float
-    stall_timeout: float
-    job_timeout: float | None
+    max_memory_bytes: int | None
+    max_lifetime_s: float | None
+    boot_timeout_s: float
+    stall_timeout_s: float
+    job_timeout_s: float | None
     solo: bool
     burst: bool
     reload: bool
@@ -106,9 +106,9 @@ def _prefixes(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _deadlines(options: Options, env: Mapping[str, str]) -> Deadlines:
-    drain_s = default_drain_s(env) if options.drain_timeout is None else options.drain_timeout
+    drain_s = default_drain_s(env) if options.drain_timeout_s is None else options.drain_timeout_s
     owner_stop_s = HONCHO_OWNER_STOP_S if is_under_honcho(env) else Deadlines().owner_stop_s
-    return Deadlines(drain_s=drain_s, owner_stop_s=owner_stop_s, job_timeout_s=options.job_timeout)
+    return Deadlines(drain_s=drain_s, owner_stop_s=owner_stop_s, job_timeout_s=options.job_timeout_s)
 
 
 def _run_check(options: Options) -> int:

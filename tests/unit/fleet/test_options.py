@@ -48,7 +48,7 @@ def test_the_command_line_beats_the_environment_and_that_the_table(options_of: A
     options = options_of("--drain-timeout", "7s", env=env)
 
     assert options.targets == ("shop",)
-    assert (options.procs, options.max_jobs, options.drain_timeout) == (2, 20, 7.0)
+    assert (options.procs, options.max_jobs, options.drain_timeout_s) == (2, 20, 7.0)
     assert options.queue == ("a", "b")
 
 

@@ -19,6 +19,9 @@ from istos_worker.worker.control import Retry
 from istos_worker.worker.dependencies import Overrides, injected_names
 from istos_worker.worker.handlers import Handler
 
+if TYPE_CHECKING:
+    from istos_worker.client.client import Outcome
+
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -50,9 +53,9 @@ class TaskApp(Protocol):
         expires_s: float | None = None,
     ) -> str: ...
 
-    async def result(self, prefix: str, job_id: str, *, wait_s: float = 0.0) -> Any: ...
+    async def result(self, prefix: str, job_id: str, *, wait_s: float = 0.0) -> Outcome: ...
 
-    async def cancel(self, prefix: str, job_id: str) -> Any: ...
+    async def cancel(self, prefix: str, job_id: str) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,12 +144,12 @@ class JobHandle(Generic[R]):
     async def status(self) -> str:
         """ready, leased, done, dead, cancelled or unknown."""
         found = await self._app.result(self.queue, self.job_id)
-        return str(found["state"])
+        return found["state"]
 
     async def cancel(self) -> bool:
         """True when the job is cancelled, or its worker has been asked to give it up."""
         answer = await self._app.cancel(self.queue, self.job_id)
-        return bool(answer["ok"]) if isinstance(answer, dict) else bool(answer)
+        return bool(answer["ok"])
 
     def __repr__(self) -> str:
         return f"JobHandle({self.queue!r}, {self.job_id!r})"

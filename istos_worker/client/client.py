@@ -56,7 +56,7 @@ class Client(Producer):
         """What became of the job: `{"state", "result"}`. With `wait_s`, waits that long for it to be finished
         (an unknown id is told at once). The result itself is there only where the queue keeps results."""
         queue = queue_prefix(prefix)
-        attachment = self.attachment(token)
+        attachment = self._attachment(token)
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_s
         while True:
@@ -64,12 +64,12 @@ class Client(Producer):
             reply = await self._result_once(queue, job_id, attachment, timeout_s, left_s)
             state = str(reply.get("state", "unknown"))
             if state in _FINISHED or loop.time() >= until:
-                return {"state": state, "result": self.decoded(reply.get("result"), serializer)}
+                return {"state": state, "result": self._decoded(reply.get("result"), serializer)}
 
     async def _result_once(
         self, queue: str, job_id: str, attachment: bytes | None, timeout_s: float, left_s: float
     ) -> dict[str, Any]:
-        caller = self.opened()[0]
+        caller = self._opened()[0]
         hold_s = min(left_s, _LONGEST_HOLD_S)
         params: dict[str, object] = {"job_id": job_id}
         if hold_s <= 0:
@@ -105,7 +105,7 @@ class Client(Producer):
                     "job_id": job["job_id"],
                     "attempts": job["attempts"],
                     "last_error": job["last_error"],
-                    "data": self.decoded(job["data"], serializer),
+                    "data": self._decoded(job["data"], serializer),
                 }
                 for job in page["jobs"]
             )
@@ -165,9 +165,11 @@ class Client(Producer):
         await self.call(prefix, "pause", token=token, timeout_s=timeout_s)
 
     async def resume(self, prefix: str, *, token: Token = None, timeout_s: float = 5.0) -> None:
+        """The queue delivers again."""
         await self.call(prefix, "resume", token=token, timeout_s=timeout_s)
 
     async def stats(self, prefix: str, *, token: Token = None, timeout_s: float = 5.0) -> dict[str, Any]:
+        """`{"counts": jobs by state, "paused", "workers", "oldest_ready_s", "totals": since the owner's start}`."""
         return await self.call(prefix, "stats", token=token, timeout_s=timeout_s)
 
     async def why(
@@ -179,6 +181,7 @@ class Client(Producer):
     async def workers(
         self, prefix: str, *, token: Token = None, timeout_s: float = 5.0
     ) -> list[dict[str, Any]]:
+        """`[{"worker": its id, "held": how many jobs, "up": whether it is there}, ...]`."""
         reply = await self.call(prefix, "workers", token=token, timeout_s=timeout_s)
         return list(reply["workers"])
 
@@ -203,9 +206,10 @@ class Client(Producer):
         token: Token = None,
         timeout_s: float = 5.0,
     ) -> dict[str, Any]:
-        """Any verb that may be repeated, and its reply."""
-        request = Request.of(queue_prefix(prefix), verb, params, attachment=self.attachment(token))
-        return await self.opened()[0].call(request, timeout_s)
+        """Any verb that may be repeated, and its reply. Raises OwnerUnreachable when no owner answers within
+        `timeout_s`, NotFoundError for a verb that it does not have, and what else the owner answers with."""
+        request = Request.of(queue_prefix(prefix), verb, params, attachment=self._attachment(token))
+        return await self._opened()[0].call(request, timeout_s)
 
 
 def _one_or_all(job_id: str | None) -> dict[str, object]:

@@ -151,8 +151,8 @@ class Producer:
         job_id: str | None = None,
         wf: str | None = None,
     ) -> str:
-        queue, attachment = queue_prefix(prefix), self.attachment(token)
-        enqueuer = self.opened()[1]
+        queue, attachment = queue_prefix(prefix), self._attachment(token)
+        enqueuer = self._opened()[1]
         if job_id is None and not any(name in _ALONE for name, _ in params):
             return await enqueuer.join(queue, body, params, attachment=attachment, timeout_s=timeout_s, wf=wf)
         request = batch_request(queue, [body], params, job_id or new_job_id(), attachment, [wf])
@@ -193,8 +193,8 @@ class Producer:
         timeout_s: float,
         job_id: str | None = None,
     ) -> list[str]:
-        queue, attachment = queue_prefix(prefix), self.attachment(token)
-        caller, enqueuer = self.opened()
+        queue, attachment = queue_prefix(prefix), self._attachment(token)
+        caller, enqueuer = self._opened()
         batches = into_batches(bodies, wfs)
         if job_id is not None and len(batches) > 1:
             raise ValueError(f"job_id= needs items that fit one batch of {MAX_BATCH}, got {len(bodies)}")
@@ -289,7 +289,7 @@ class Producer:
 
     # --- parts -------------------------------------------------------------------------------------
 
-    def opened(self) -> tuple[Caller, Enqueuer]:
+    def _opened(self) -> tuple[Caller, Enqueuer]:
         if self._caller is None or self._enqueuer is None:
             raise RuntimeError("the client is not open: use `async with Client() as client`")
         return self._caller, self._enqueuer
@@ -304,10 +304,10 @@ class Producer:
             )
         return body
 
-    def decoded(self, text: str | None, serializer: Serializes | None) -> Any:
+    def _decoded(self, text: str | None, serializer: Serializes | None) -> Any:
         return from_base64(serializer or self._serializer, text)
 
-    def attachment(self, token: Token) -> bytes | None:
+    def _attachment(self, token: Token) -> bytes | None:
         chosen = self._token if token is None else token
         job = self._current_job()
         if chosen is None and job is None:

@@ -82,12 +82,16 @@ def _enqueue_lines(prefix: str, as_json: bool, asking: Asking, options: dict[str
     try:
         asking(ask)
     except BaseException:
-        click.echo(f"{count} jobs were enqueued before this:", err=True)
+        click.echo(f"{_jobs(count)} enqueued before this:", err=True)
         raise
     if as_json:
         print_json({"enqueued": count})
     else:
-        click.echo(f"{count} jobs enqueued on {prefix}")
+        click.echo(f"{_jobs(count)} enqueued on {prefix}")
+
+
+def _jobs(count: int) -> str:
+    return "1 job" if count == 1 else f"{count} jobs"
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes]:

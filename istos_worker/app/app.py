@@ -12,7 +12,7 @@ from datetime import tzinfo
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from istos_worker.app.calls import AppCalls
-from istos_worker.app.declarations import HandlerDeclaration
+from istos_worker.app.declarations import ConsumerOptions, HandlerDeclaration
 from istos_worker.client.bodies import as_serializer, to_body
 from istos_worker.queue.role import QueueRole
 from istos_worker.queue.store import QueueStore
@@ -136,20 +136,19 @@ class App(AppCalls):
         name = queue_prefix(prefix)
         if concurrency is not None and concurrency < 1:
             raise ValueError(f"concurrency must be 1 or more, got {concurrency!r}")
+        options = ConsumerOptions(
+            concurrency=concurrency,
+            poll_interval_s=poll_interval_s,
+            serializer=as_serializer(serializer),
+            token=token.decode() if isinstance(token, bytes) else token,
+        )
 
         def register(function: FunctionT) -> FunctionT:
             if name in self.handlers:
                 raise ValueError(
                     f"queue {name!r} has a handler already, {self.handlers[name].function.__qualname__}"
                 )
-            self.handlers[name] = HandlerDeclaration(
-                prefix=name,
-                function=function,
-                concurrency=concurrency,
-                poll_interval_s=poll_interval_s,
-                serializer=as_serializer(serializer),
-                token=token.decode() if isinstance(token, bytes) else token,
-            )
+            self.handlers[name] = HandlerDeclaration(function=function, options=options)
             return function
 
         return register
@@ -236,6 +235,11 @@ class App(AppCalls):
     def consumed_prefixes(self) -> tuple[str, ...]:
         """The queues that have a handler or a task here."""
         return tuple(dict.fromkeys((*self.handlers, *self.tasks)))
+
+    def consumer_options(self, prefix: str) -> ConsumerOptions:
+        """How the queue is to be consumed."""
+        declared = self.handlers.get(prefix)
+        return ConsumerOptions() if declared is None else declared.options
 
     def handlers_of(self, prefix: str) -> Handlers:
         """What runs the jobs of the queue."""

@@ -1,4 +1,4 @@
-"""What a program has declared of a queue's handler, before anything runs. Holds values; opens nothing."""
+"""What a program has declared of the queues it consumes, before anything runs. Holds values; opens nothing."""
 
 from __future__ import annotations
 
@@ -11,13 +11,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerDeclaration:
-    """A function that runs the jobs of a queue."""
+class ConsumerOptions:
+    """How a queue is consumed. One that has tasks and no handler is consumed by the defaults."""
 
-    prefix: str
-    function: Callable[..., Any]
     concurrency: int | None = None
     """None: the command's number, or 1 under `App.serving()`."""
     poll_interval_s: float = 1.0
     serializer: Serializer | None = None
+    """None: the app's."""
     token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerDeclaration:
+    """A function that runs the jobs of a queue."""
+
+    function: Callable[..., Any]
+    options: ConsumerOptions

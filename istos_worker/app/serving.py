@@ -115,15 +115,19 @@ async def working(app: App, session: Session) -> AsyncIterator[None]:
 
 
 def _worker(app: App, prefix: str, session: Session) -> Worker:
-    declared = app.handlers.get(prefix)
+    options = app.consumer_options(prefix)
     settings = WorkerSettings(
         prefix=prefix,
-        concurrency=(declared.concurrency if declared is not None else None) or 1,
-        poll_interval_s=1.0 if declared is None else declared.poll_interval_s,
-        token=(declared.token if declared is not None else None) or app.token,
+        concurrency=options.concurrency or 1,
+        poll_interval_s=options.poll_interval_s,
+        token=options.token or app.token,
     )
-    serializer = (declared.serializer if declared is not None else None) or app.serializer
-    return Worker(settings, session=session, handlers=app.handlers_of(prefix), serializer=serializer)
+    return Worker(
+        settings,
+        session=session,
+        handlers=app.handlers_of(prefix),
+        serializer=options.serializer or app.serializer,
+    )
 
 
 @contextlib.asynccontextmanager

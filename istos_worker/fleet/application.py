@@ -76,19 +76,19 @@ class Application:
         ]
 
     def _consumption(self, app: App, prefix: str, worker_id: str) -> Consumption:
-        plan, declared = self.plan, app.handlers.get(prefix)
+        plan, options = self.plan, app.consumer_options(prefix)
         settings = WorkerSettings(
             prefix=prefix,
-            concurrency=plan.concurrency.of(prefix, None if declared is None else declared.concurrency),
+            concurrency=plan.concurrency.of(prefix, options.concurrency),
             worker_id=worker_id,
-            token=(None if declared is None else declared.token) or plan.token or app.token,
-            poll_interval_s=1.0 if declared is None else declared.poll_interval_s,
+            token=options.token or plan.token or app.token,
+            poll_interval_s=options.poll_interval_s,
             job_timeout_s=plan.deadlines.job_timeout_s,
         )
         return Consumption(
             settings=settings,
             handlers=app.handlers_of(prefix),
-            serializer=(None if declared is None else declared.serializer) or app.serializer,
+            serializer=options.serializer or app.serializer,
         )
 
     @contextlib.asynccontextmanager

@@ -69,8 +69,7 @@ class Testing:
         return Runner(handlers, serializer=self._serializer(prefix), run_sync=asyncio.to_thread), handlers
 
     def _serializer(self, prefix: str) -> Serializer:
-        declared = self.app.handlers.get(prefix)
-        return (declared.serializer if declared is not None else None) or self.app.serializer
+        return self.app.consumer_options(prefix).serializer or self.app.serializer
 
     async def _watch(self, ctx: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
         try:

@@ -134,8 +134,6 @@ class App(AppCalls):
         """The decorated function runs the queue's jobs: it takes the decoded job, returning acks, raising
         nacks. It may also name `ctx` and `Depends(...)` parameters."""
         name = queue_prefix(prefix)
-        if concurrency is not None and concurrency < 1:
-            raise ValueError(f"concurrency must be 1 or more, got {concurrency!r}")
         options = ConsumerOptions(
             concurrency=concurrency,
             poll_interval_s=poll_interval_s,

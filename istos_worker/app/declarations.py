@@ -21,6 +21,12 @@ class ConsumerOptions:
     """None: the app's."""
     token: str | None = field(default=None, repr=False)
 
+    def __post_init__(self) -> None:
+        if self.concurrency is not None and self.concurrency < 1:
+            raise ValueError(f"concurrency must be 1 or more, got {self.concurrency!r}")
+        if not self.poll_interval_s > 0:
+            raise ValueError(f"poll_interval_s must be positive, got {self.poll_interval_s!r}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerDeclaration:

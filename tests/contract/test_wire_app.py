@@ -277,6 +277,7 @@ def declarations() -> Iterator[Any]:
     yield lambda app: app.queue("jobs/*")
     yield lambda app: app.queue("jobs/a", max_attempts=0)
     yield lambda app: app.worker("jobs/a", concurrency=0)
+    yield lambda app: app.worker("jobs/a", poll_interval_s=0)
     yield lambda app: [app.worker("jobs/a")(print), app.worker("jobs/a")(repr)]
     yield lambda app: app.schedule("jobs/a", 1)
     yield lambda app: app.schedule("jobs/a", 1, every_s=1, cron="* * * * *")

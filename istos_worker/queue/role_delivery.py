@@ -30,7 +30,7 @@ def claim(call: Call, state: QueueState, now: Instant) -> Reply | None:
     if not call.params:  # as peer 0.3 asks
         jobs = state.claim(ClaimRequest(), now)
         return _empty_reply if isinstance(jobs, Parked) or not jobs else delivery_object(jobs[0])
-    request = _claim_request(call, may_wait=True)
+    request = _claim_request(call)
     shape = _jobs_shape(state) if "n" in call.params else _one_job_reply
     if request.wait_s > 0:
         request.waiter = call.parked_as(shape)
@@ -38,13 +38,13 @@ def claim(call: Call, state: QueueState, now: Instant) -> Reply | None:
     return None if isinstance(answer, Parked) else shape(answer)
 
 
-def _claim_request(call: Call, *, may_wait: bool) -> ClaimRequest:
+def _claim_request(call: Call) -> ClaimRequest:
     params = call.params
     worker = text_param(params, "worker", MAX_KEY)
     if worker is not None and not JOB_ID.fullmatch(worker):
         raise BadRequestError("worker must be 1 to 64 of the characters A-Z a-z 0-9 . _ -")
     check_size(len(params.get("tasks", "")), MAX_TASKS_BYTES, "tasks")
-    wait_s = seconds_param(params, "wait", 0.0, high=86400.0) if may_wait else 0.0
+    wait_s = seconds_param(params, "wait", 0.0, high=86400.0)
     return ClaimRequest(
         n=int_param(params, "n", 1, low=0, high=call.limits.batch),
         worker=worker,
@@ -141,7 +141,7 @@ def settle(call: Call, state: QueueState, now: Instant) -> Reply | None:
     decoded = decode_json(payload, "the outcomes") if payload else {"outcomes": []}
     listed = decoded.get("outcomes") if isinstance(decoded, dict) else None
     steps = [_outcome_step(one) for one in objects(listed, "outcomes", call.limits)]  # all, before any is run
-    request = _claim_request(call, may_wait=not steps) if "n" in call.params else None
+    request = _claim_request(call) if "n" in call.params else None
 
     outcomes = [_run_step(step, state, now) for step in steps]
 

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from istos_worker.errors import IstosError
@@ -50,15 +51,19 @@ class Gate:
     def _later(self, call: Call, ctx: AuthContext, verdict: Awaitable[Any]) -> None:
         task = asyncio.get_running_loop().create_task(self._judge(call, ctx, verdict))
         self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
+        task.add_done_callback(partial(self._judged, call, verdict))
+
+    def _judged(self, call: Call, verdict: Awaitable[Any], task: asyncio.Task[None]) -> None:
+        self._asking.discard(task)
+        if task.cancelled():  # we stop; the caller sees that nobody is here, and looks for the next owner
+            if inspect.iscoroutine(verdict):
+                verdict.close()  # the task may have ended before it awaited it
+            call.query.drop()
 
     async def _judge(self, call: Call, ctx: AuthContext, verdict: Awaitable[Any]) -> None:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 judge(await verdict, ctx)
-        except asyncio.CancelledError:
-            call.query.drop()  # we stop; the caller sees that nobody is here, and looks for the next owner
-            raise
         except TimeoutError:
             call.failed(IstosError(f"the authorizer has not decided within {PATIENCE_S:g} s"))
         except Exception as refused:

@@ -10,9 +10,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-# Two workers keep two cores busy; a file's tests stay together, since those of one file may share a port. The
-# names of tests that show a set must be the same in both.
-PYTEST ?= PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist loadfile
+# Two workers keep two cores busy; a file's tests stay together, since those of one file may share a port.
+PYTEST ?= $(BIN)/python -m pytest -n 2 --dist loadfile
 TESTS ?=
 
 .PHONY: demo test lint types check bench clean

@@ -195,6 +195,8 @@ class LocalMesh:
         call = OwnerCall(verb, question, {}, _LIMITS, self._parked.setdefault(prefix, set()))
         try:
             call.params = decode_params(params)
+            if verb == "settle":
+                call.params.pop("wait", None)  # the virtual clock stands still: it would be held for ever
             call.apply(state, self.clock())
         except IstosError as refused:
             call.failed(refused)

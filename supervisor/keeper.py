@@ -127,13 +127,13 @@ class Keeper:
         return True
 
     def _count_death(self, ready_for_s: float | None, now: float) -> None:
-        title = self.companion.title
-        policy = replace(self.ground.settings.restarts, health_s=self.companion.health_s)
+        policy = self.ground.settings.restarts
+        if ready_for_s is not None:
+            policy = replace(policy, max_delay_s=min(policy.max_delay_s, self.companion.longest_pause_s))
         self._history = restart.after_death(self._history, ready_for_s=ready_for_s, now=now, policy=policy)
-        if restart.crash_looped(self._history, policy):
-            self.conclude(Verdict(exit_code=ExitCode.CRASH_LOOP, reason=f"{title} crashes in a loop"))
-        elif restart.boots_exhausted(self._history, policy):
-            self.conclude(Verdict(exit_code=ExitCode.NO_BOOT, reason=f"{title} does not become ready"))
+        if restart.boots_exhausted(self._history, policy):
+            reason = f"{self.companion.title} does not become ready"
+            self.conclude(Verdict(exit_code=ExitCode.NO_BOOT, reason=reason))
 
     def _start(self, now: float) -> None:
         ground = self.ground

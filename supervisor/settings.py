@@ -25,17 +25,17 @@ class Command:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Companion:
     """A process that starts before the workers and stops after them. All of them wait for it, so one that was
-    ready for `health_s` is started again at once, however often it dies."""
+    ready is started again after `longest_pause_s` at most, however often it dies."""
 
     command: Command
     stop_timeout_s: float = 10.0
-    health_s: float = 1.0
+    longest_pause_s: float = 0.5
     takes_messages: bool = True
     title: str = "owner"
 
     def __post_init__(self) -> None:
         _positive("stop_timeout_s", self.stop_timeout_s)
-        _positive("health_s", self.health_s)
+        _positive("longest_pause_s", self.longest_pause_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -336,7 +336,7 @@ def test_no_short_job_waits_for_a_long_one(house: House) -> None:
 
 @pytest.mark.parametrize("where", ["embedded", "elsewhere"])
 def test_an_owner_killed_again_and_again_loses_nothing_and_holds_up_little(house: House, where: str) -> None:
-    kills = 2 if not LONG else 20 if where == "elsewhere" else 3  # a fleet waits longer each time
+    kills = 20 if LONG else 2
     if where == "embedded":
         program, owner, endpoint = house.embedded(procs=2), None, ""
     else:

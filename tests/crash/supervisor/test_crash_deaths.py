@@ -259,9 +259,10 @@ def test_a_killed_companion_comes_back_and_workers_stay(fleet: Fleet) -> None:
     assert fleet.events()[-1]["event"] == "companion left"
 
 
-def test_a_companion_that_was_healthy_comes_back_at_once_however_often_it_dies(fleet: Fleet) -> None:
+def test_a_companion_that_was_ready_comes_back_soon_however_often_it_dies(fleet: Fleet) -> None:
     fleet.start(
-        companion={"health_s": 1e-6}, restarts={"first_delay_s": 3600.0, "max_delay_s": 3600.0, "crashes": 3}
+        companion={"longest_pause_s": 0.01},
+        restarts={"first_delay_s": 3600.0, "max_delay_s": 3600.0, "crashes": 3},
     )
 
     for death in range(1, 6):

@@ -19,38 +19,10 @@ from istos_worker.queue.verbs import VERB_RUNS, Call
 from istos_worker.wire.codec import MAX_PARAMETERS, decode_params
 from istos_worker.wire.limits import Limits
 from tests.fixtures.live import Live, Raw, live_node
+from tests.fixtures.noise import PARAMETERS
 
 ROUNDS = 3000
 AT_ONCE = 100
-NAMES = (
-    "job_id",
-    "attempt",
-    "fence",
-    "priority",
-    "delay",
-    "wf",
-    "n",
-    "wait",
-    "worker",
-    "seq",
-    "tasks",
-    "chord_id",
-    "index",
-    "size",
-    "limit",
-    "after",
-    "all",
-    "reason",
-    "schedule",
-    "tick",
-    "unique_key",
-    "max_attempts",
-    "expires",
-    "encoding",
-    "advance",
-    "discard",
-    "retry_after",
-)
 VALUES = (
     "0",
     "1",
@@ -124,7 +96,7 @@ async def node() -> AsyncIterator[Live]:
 
 def random_params(random_: random.Random) -> str:
     pairs = [
-        f"{random_.choice(NAMES)}={random_.choice(VALUES)}"
+        f"{random_.choice(PARAMETERS)}={random_.choice(VALUES)}"
         for _ in range(random_.choice((0, 1, 1, 2, 3, 5, 33)))
     ]
     if random_.random() < 0.1:
@@ -215,7 +187,7 @@ def _fits(value: Any) -> bool:
     calls=st.lists(
         st.tuples(
             st.sampled_from(sorted(VERB_RUNS)),
-            st.dictionaries(st.sampled_from(NAMES), texts, max_size=6),
+            st.dictionaries(st.sampled_from(PARAMETERS), texts, max_size=6),
             payloads,
             st.none() | st.binary(max_size=40),
         ),

@@ -14,9 +14,9 @@ import gc
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from istos_worker.errors import IstosError, StorageUnavailableError
+from istos_worker.queue.operation import Operation, outlives_failure, tell_failure
 from istos_worker.queue.records import Effects, Instant, QueueSettings
 from istos_worker.queue.state import QueueState
 from istos_worker.storage.protocol import QueueMedium, Storage, WriteBatch
@@ -34,28 +34,6 @@ _MANY_JOBS = 50_000
 """So many new ones are kept out of the garbage collector's sight: a full collection would walk over all of them."""
 
 Clock = Callable[[], Instant]
-
-
-class Operation(Protocol):
-    """One request on its way through a turn. Exactly one of `done` and `failed` is called, once."""
-
-    def apply(self, state: QueueState, now: Instant) -> None:
-        """Runs the request on the state. May raise IstosError."""
-        ...
-
-    def done(self) -> None:
-        """The turn is durable: answer the caller (unless apply parked it)."""
-        ...
-
-    def failed(self, error: IstosError) -> None:
-        """apply raised, or the medium failed."""
-        ...
-
-
-def outlives_failure(operation: Operation) -> bool:
-    """An operation with a true attribute of this name is news, not a request (a worker's token came or went): when
-    the medium fails it is not failed but applied to the state that is read back."""
-    return bool(getattr(operation, "outlives_failure", False))
 
 
 def system_clock() -> Instant:
@@ -209,10 +187,12 @@ class Engine:
             try:
                 operation.apply(state, now)
             except IstosError as refused:
-                _tell(operation, refused)
+                tell_failure(operation, refused)
             except Exception:
                 log.exception("queue %s: an operation failed", self.name)
-                _tell(operation, IstosError("the owner failed on this request; its log has the reason"))
+                tell_failure(
+                    operation, IstosError("the owner failed on this request; its log has the reason")
+                )
             else:
                 applied.append(operation)
         state.tick(now)
@@ -294,7 +274,7 @@ class Engine:
         """Nothing of this turn was kept. Tells everyone so, and reads back what is, however long it takes."""
         self._medium_fails(failure)
         for operation in applied:
-            _tell(operation, failure)
+            tell_failure(operation, failure)
         self._give_up(failure)
         alive = self._state.alive_workers()
         while True:
@@ -335,7 +315,7 @@ class Engine:
             if outlives_failure(operation) and not self._is_closed:
                 self._waiting.append(operation)
             else:
-                _tell(operation, failure)
+                tell_failure(operation, failure)
         for waiter in self._state.surrender():
             try:
                 waiter.failed(failure)
@@ -346,13 +326,6 @@ class Engine:
         if self.down_reason is not None:
             return self.down_reason
         return StorageUnavailableError(f"queue {self.name}: its owner has stopped")
-
-
-def _tell(operation: Operation, error: IstosError) -> None:
-    try:
-        operation.failed(error)
-    except Exception:
-        log.exception("an error could not be told to its caller")
 
 
 def _as_unavailable(name: str, failure: Exception) -> StorageUnavailableError:

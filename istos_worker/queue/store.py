@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from istos_worker.queue.calls import Request, ResultWaiter, delivered, record_of
-from istos_worker.queue.engine import Clock, Engine, Operation, system_clock
+from istos_worker.queue.engine import Clock, Engine, system_clock
+from istos_worker.queue.operation import Operation
 from istos_worker.queue.records import (
     DEAD,
     PUBLIC_STATE,

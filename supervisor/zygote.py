@@ -53,7 +53,8 @@ def serve_zygote(
     _own_signals(inherited.stacks_fd)
     set_title(inherited.name, f"zygote gen {inherited.generation}")
     zygote.report_loaded(forksafety.findings(suspects, own_fds=set(inherited.fds())))
-    gc.collect()
+    # Not collected first: what that frees are holes all over the heap, and each one that a worker fills is a page
+    # that it no longer shares (half a megabyte a worker).
     gc.freeze()
     return zygote.serve()
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from istos_worker.app.calls import AppCalls
 from istos_worker.app.declarations import ConsumerOptions, HandlerDeclaration
 from istos_worker.client.bodies import as_serializer, to_body
+from istos_worker.queue.declared import DeclaredStore
 from istos_worker.queue.role import QueueRole
-from istos_worker.queue.store import QueueStore
 from istos_worker.scheduling.plan import Schedule, make_schedule
 from istos_worker.scheduling.ticks import CatchUp
 from istos_worker.serialization import JsonSerializer, Serializer
@@ -27,6 +27,7 @@ from istos_worker.wire.settings import ZenohSettings, settings_from_env
 if TYPE_CHECKING:
     from istos_worker.client.bodies import Serializes
     from istos_worker.client.producer import Token
+    from istos_worker.queue.store import QueueStore
     from istos_worker.task import Task, TaskDecorator
     from istos_worker.testing import Testing, VirtualClock
     from istos_worker.wire.session import Session
@@ -108,7 +109,7 @@ class App(AppCalls):
             raise ValueError(f"queue {name!r} is declared already")
         role = self.queues[name] = QueueRole(
             name,
-            store or QueueStore(name, self.storage, keep_results=keep_results, result_ttl_s=result_ttl_s),
+            store or DeclaredStore(name, self.storage, keep_results, result_ttl_s),
             lease_s=lease_s,
             max_attempts=max_attempts,
             sweep_interval_s=sweep_interval_s,

@@ -10,7 +10,7 @@ from functools import partial
 
 
 def main() -> int:
-    # Nothing here is garbage: it is collected once before the first fork, and workers switch it on again.
+    # What is imported is not garbage, and workers switch the collector on again.
     gc.disable()
     from istos_worker.fleet.plan import Plan
 
@@ -18,6 +18,9 @@ def main() -> int:
     # All that workers need is imported here, so that they share it (uvloop alone is 3 MB).
     with contextlib.suppress(ImportError):
         import uvloop  # noqa: F401
+    # asyncio would import its threads in each worker.
+    import concurrent.futures.thread  # noqa: F401
+
     import zenoh
 
     import istos_worker.app.serving  # noqa: F401

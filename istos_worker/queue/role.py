@@ -10,13 +10,14 @@ import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from istos_worker.queue.role_binding import Binding
-from istos_worker.queue.store import QueueStore
+from istos_worker.queue.declared import DeclaredStore
 from istos_worker.wire.auth import Authorizer, combine_authorizers
 from istos_worker.wire.keys import queue_prefix
 from istos_worker.wire.session import Session
 
 if TYPE_CHECKING:
+    from istos_worker.queue.role_binding import Binding
+    from istos_worker.queue.store import QueueStore
     from istos_worker.storage import Storage
 
 _log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ class QueueRole:
     def __init__(
         self,
         prefix: str,
-        store: QueueStore,
+        store: QueueStore | DeclaredStore,
         *,
         lease_s: float = 30.0,
         max_attempts: int = 5,
@@ -47,7 +48,7 @@ class QueueRole:
         token: str | None = None,
     ) -> None:
         self.prefix = queue_prefix(prefix)
-        self.store = store
+        self._store = store
         self.sweep_interval_s = sweep_interval_s
         self.ha = ha
         self.settings = replace(
@@ -77,11 +78,9 @@ class QueueRole:
         token. What the command does not say (None) is as declared."""
         if storage is None and authorizer is None and token is None:
             return self
-        store, settings = self.store, self.settings
+        store, settings = self._store, self.settings
         if storage is not None:
-            store = QueueStore(
-                self.prefix, storage, keep_results=store.keep_results, result_ttl_s=store.result_ttl_s
-            )
+            store = DeclaredStore(self.prefix, storage, settings.keep_results, settings.result_ttl_s)
         return QueueRole(
             self.prefix,
             store,
@@ -97,6 +96,12 @@ class QueueRole:
             logger=self._log,
             token=token or self._token,
         )
+
+    @property
+    def store(self) -> QueueStore:
+        if isinstance(self._store, DeclaredStore):
+            self._store = self._store.make()
+        return self._store
 
     @property
     def lease_s(self) -> float:
@@ -122,6 +127,8 @@ class QueueRole:
                 "owner",
                 self.prefix,
             )
+        from istos_worker.queue.role_binding import Binding
+
         ours = session if isinstance(session, Session) else Session(session, loop)
         self.store.configure(self.settings)
         bound = Binding(

@@ -20,6 +20,7 @@ LAYERS = {
     "istos_worker.serialization": PURE,
     "istos_worker.storage.protocol": PURE,
     "istos_worker.queue": PURE,
+    "istos_worker.queue.declared": BASE,
     "istos_worker.queue.engine": BASE,
     "istos_worker.queue.store": BASE,
     "istos_worker.queue.role": ROLES,

@@ -160,7 +160,9 @@ async def test_a_quiet_worker_claims_nothing_and_a_resumed_one_does() -> None:
     async with house.working(nothing) as worker:
         first = house.enqueue()
         await house.ended(first)
-        await house.until(lambda: house.mesh.asked[-1][0].endswith("claim"))  # the reply to its outcome was held
+        await house.until(
+            lambda: house.mesh.asked[-1][0].endswith("claim")
+        )  # the reply to its outcome was held
         worker.quiet()
         await house.until(lambda: "n=0;seq" in house.mesh.asked[-1][1])
         second = house.enqueue()

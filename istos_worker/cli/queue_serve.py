@@ -216,11 +216,11 @@ def _storage(served: Served, app: App | None) -> tuple[Storage | None, str]:
     from istos_worker.storage.memory import MemoryStorage
 
     if served.storage is not None:
-        return open_storage(served.storage), served.storage
+        return open_storage(served.storage, writes_in_loop=True), served.storage
     if app is not None and not isinstance(app.storage, MemoryStorage):
         return None, f"of the application ({type(app.storage).__name__})"
     DEFAULT_FOLDER.mkdir(parents=True, exist_ok=True)
-    return open_storage(DEFAULT_STORAGE), DEFAULT_STORAGE
+    return open_storage(DEFAULT_STORAGE, writes_in_loop=True), DEFAULT_STORAGE
 
 
 def _roles(served: Served, app: App | None, storage: Storage | None) -> list[QueueRole]:

@@ -148,7 +148,7 @@ class Application:
             raise StorageUnavailableError(
                 f"cannot make the data folder {folder}: {failed.strerror}"
             ) from failed
-        return open_storage(f"sqlite:///{folder.absolute() / DATABASE}")
+        return open_storage(f"sqlite:///{folder.absolute() / DATABASE}", writes_in_loop=True)
 
     # --- network -----------------------------------------------------------------------------------
 

@@ -17,19 +17,20 @@ _NOT_YET = {
 }
 
 
-def open_storage(what: str | Storage | StoragePlugin | None) -> Storage:
+def open_storage(what: str | Storage | StoragePlugin | None, *, writes_in_loop: bool = False) -> Storage:
     """The medium that `what` names; nothing is touched before its first `open_queue`.
 
     None and `memory:` keep everything in this process. `sqlite:///path` is a file (relative to the current
     directory; `sqlite:////abs/path` is absolute). An object with `open_queue` is used as it is, one with `put`,
-    `get`, `delete` (the peer's storage plugins) through an adapter.
+    `get`, `delete` (the peer's storage plugins) through an adapter. `writes_in_loop`: this process does nothing but
+    own queues, so its event loop may wait for a quick medium.
 
     Raises ValueError for a URL that names no medium of this version, TypeError for any other object.
     """
     if what is None:
         return _memory()
     if isinstance(what, str):
-        return _open_url(what)
+        return _open_url(what, writes_in_loop)
     if _is_storage(what):
         return what
     if isinstance(what, StoragePlugin):
@@ -43,7 +44,7 @@ def _is_storage(what: object) -> TypeGuard[Storage]:
     return hasattr(what, "open_queue")
 
 
-def _open_url(url: str) -> Storage:
+def _open_url(url: str, writes_in_loop: bool) -> Storage:
     scheme, colon, rest = url.partition(":")
     if not colon:
         raise ValueError(f"storage URL {url!r} has no scheme; a file is written sqlite:///{url}")
@@ -51,7 +52,7 @@ def _open_url(url: str) -> Storage:
     if family == "memory":
         return _memory()
     if family == "sqlite":
-        return _sqlite(url, rest)
+        return _sqlite(url, rest, writes_in_loop)
     if family in _NOT_YET:
         raise ValueError(
             f"this version has no {_NOT_YET[family]} store ({scheme}:); use sqlite:///path or memory:"
@@ -66,7 +67,7 @@ def _memory() -> Storage:
     return MemoryStorage(may_skip_commits=True)
 
 
-def _sqlite(url: str, rest: str) -> Storage:
+def _sqlite(url: str, rest: str, writes_in_loop: bool) -> Storage:
     from urllib.parse import unquote
 
     if not rest.startswith("///"):
@@ -78,4 +79,4 @@ def _sqlite(url: str, rest: str) -> Storage:
         raise ValueError(f"storage URL {url!r} names no file: sqlite:///path")
     from istos_worker.storage.sqlite import SQLiteStorage
 
-    return SQLiteStorage(path)
+    return SQLiteStorage(path, writes_in_loop=writes_in_loop)

@@ -19,10 +19,19 @@ _CHUNK_BYTES = 1 << 20
 
 
 class SQLiteStorage:
-    """`path` may be relative. `busy_timeout_s`: how long a write waits for a foreign lock before it fails."""
+    """`path` may be relative. `busy_timeout_s`: how long a write waits for a foreign lock before it fails.
+    `writes_in_loop`: the event loop may wait for a write, since it serves nobody but the queues (a medium that is
+    slow is still written to by a thread)."""
 
-    def __init__(self, path: str | os.PathLike[str], *, busy_timeout_s: float = 2.0) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        busy_timeout_s: float = 2.0,
+        writes_in_loop: bool = False,
+    ) -> None:
         self.path = os.path.abspath(path)
+        self.writes_in_loop = writes_in_loop
         self._busy_timeout_s = busy_timeout_s
         self._queues: weakref.WeakSet[SQLiteQueue] = weakref.WeakSet()
 
@@ -33,7 +42,7 @@ class SQLiteStorage:
         except BaseException:
             writer.abandon(name)
             raise
-        medium = SQLiteQueue(writer, name)
+        medium = SQLiteQueue(writer, name, writes_in_loop=self.writes_in_loop)
         self._queues.add(medium)
         return medium
 
@@ -48,9 +57,10 @@ class SQLiteQueue:
 
     is_durable = True
 
-    def __init__(self, writer: FileWriter, name: str) -> None:
+    def __init__(self, writer: FileWriter, name: str, *, writes_in_loop: bool) -> None:
         self._writer = writer
         self._name = name
+        self._in_loop = writes_in_loop
         self._release = weakref.finalize(self, writer.abandon, name)
         self._release.atexit = False
 
@@ -84,7 +94,7 @@ class SQLiteQueue:
     async def commit(self, batch: WriteBatch) -> None:
         self._check_open()
         if batch:
-            await self._writer.write(self._name, batch)
+            await self._writer.write(self._name, batch, in_loop=self._in_loop)
 
     async def aclose(self) -> None:
         if self._release.detach() is not None:

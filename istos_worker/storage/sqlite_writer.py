@@ -1,6 +1,8 @@
-"""The thread that does a SQLite file's work in order, and joins the batches that wait. Knows no SQL.
+"""Who does a SQLite file's work, in order, and joins the batches that wait. Knows no SQL.
 
-One per file and process, shared by everyone in the process who opens that file; it ends with its last queue.
+One per file and process, shared by everyone in the process who opens that file; it ends with its last queue. The
+work is done by a thread. Where the event loop has nothing else to do (a process that only owns queues), batches are
+written in the loop itself as long as the medium is quick: two hand-overs cost more than a sync.
 """
 
 from __future__ import annotations
@@ -10,15 +12,21 @@ import contextlib
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from istos_worker.errors import StorageUnavailableError
 from istos_worker.storage.protocol import WriteBatch
 from istos_worker.storage.sqlite_file import SQLiteFile
 
 T = TypeVar("T")
+
+QUICK_S = 0.003
+"""A write that takes longer must not hold up an event loop."""
+_WARY_S = 1.0
+"""After a slow or failed write the thread does the writing for so long."""
 
 _registry: dict[tuple[int, str], FileWriter] = {}
 _registry_lock = threading.RLock()  # a finalizer may run while its own thread holds it
@@ -35,6 +43,17 @@ class _Request:
     batch: WriteBatch | None = None
 
 
+class _Answer(NamedTuple):
+    request: _Request
+    result: Any
+    error: BaseException | None
+
+    def give(self) -> None:
+        loop, future = self.request.loop, self.request.future
+        with contextlib.suppress(RuntimeError):  # its loop is closed, nobody waits
+            loop.call_soon_threadsafe(_settle, future, self.result, self.error)
+
+
 class FileWriter:
     """Borrow one with `borrow`; it stops when every name borrowed has been given back."""
 
@@ -43,16 +62,39 @@ class FileWriter:
         self._names: set[str] = set()
         self._key = (os.getpid(), file.path)
         self._is_stopped = False
+        self._in_use = threading.Lock()
+        self._in_loop: list[_Request] = []
+        self._wary_until = 0.0
         self._waiting: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         thread_name = f"sqlite {os.path.basename(file.path)}"
         threading.Thread(target=self._run, name=thread_name, daemon=True).start()
 
-    async def write(self, name: str, batch: WriteBatch) -> None:
-        """Raises StorageUnavailableError. If cancelled, the batch is written all the same."""
+    async def write(self, name: str, batch: WriteBatch, *, in_loop: bool = False) -> None:
+        """Raises StorageUnavailableError. If cancelled, the batch is written all the same. `in_loop`: the event loop
+        may be held up for as long as a quick medium takes."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        self._waiting.put(_Request(loop, future, name=name, batch=batch))
+        request = _Request(loop, future, name=name, batch=batch)
+        if not in_loop or time.monotonic() < self._wary_until:
+            self._waiting.put(request)
+        else:
+            self._in_loop.append(request)
+            if len(self._in_loop) == 1:  # what other queues write in this turn of the loop is joined
+                loop.call_soon(self._write_in_loop)
         await future
+
+    def _write_in_loop(self) -> None:
+        requests, self._in_loop = self._in_loop, []
+        if not self._in_use.acquire(timeout=QUICK_S):
+            for request in requests:
+                self._waiting.put(request)
+            return
+        try:
+            error = self._written(requests)
+        finally:
+            self._in_use.release()
+        for request in requests:
+            _settle(request.future, None, error)
 
     async def call(self, work: Callable[[], T]) -> T:
         """Runs `work` in the thread, after everything that was asked before."""
@@ -80,44 +122,55 @@ class FileWriter:
             with contextlib.suppress(queue.Empty):
                 while True:
                     requests.append(self._waiting.get_nowait())
-            self._serve(requests)
+            with self._in_use:
+                answers = self._served(requests)
+            for answer in answers:
+                answer.give()
 
-    def _serve(self, requests: Sequence[_Request | None]) -> None:
+    def _served(self, requests: Sequence[_Request | None]) -> list[_Answer]:
         """In order; neighbouring writes in one transaction. Whoever waits for an answer has its name reserved,
         so the thread never stops on anyone."""
         writes: list[_Request] = []
+        answers: list[_Answer] = []
         for request in requests:
             if request is not None and request.batch is not None:
                 writes.append(request)
                 continue
-            self._write_all(writes)
+            answers += self._write_all(writes)
             writes = []
             if request is None:
                 self._stop_if_unused()
             else:
-                self._do(request)
-        self._write_all(writes)
+                answers.append(self._do(request))
+        return answers + self._write_all(writes)
 
-    def _write_all(self, requests: Sequence[_Request]) -> None:
+    def _write_all(self, requests: Sequence[_Request]) -> list[_Answer]:
         if not requests:
-            return
-        error: BaseException | None = None
+            return []
+        error = self._written(requests)
+        return [_Answer(request, None, error) for request in requests]
+
+    def _written(self, requests: Sequence[_Request]) -> BaseException | None:
+        """What went wrong."""
+        begun = time.monotonic()
+        failed: BaseException | None = None
         try:
             self.file.write([(r.name, r.batch) for r in requests if r.batch is not None])
         except BaseException as failure:  # whatever it is, those who wait must hear of it
-            error = failure
-        for request in requests:
-            _answer(request, None, error)
+            failed = failure
+        ended = time.monotonic()
+        if failed is not None or ended - begun > QUICK_S:
+            self._wary_until = ended + _WARY_S
+        return failed
 
-    def _do(self, request: _Request) -> None:
+    def _do(self, request: _Request) -> _Answer:
         assert request.work is not None
         try:
             result = request.work()
         except BaseException as failure:  # as above
-            _answer(request, None, failure)
-        else:
-            self._stop_if_unused()  # before the answer: give_back promises a closed file
-            _answer(request, result, None)
+            return _Answer(request, None, failure)
+        self._stop_if_unused()  # before the answer: give_back promises a closed file
+        return _Answer(request, result, None)
 
     def _stop_if_unused(self) -> None:
         with _registry_lock:  # held while closing, so that the next borrower finds the file closed
@@ -144,11 +197,6 @@ def borrow(path: str, name: str, *, busy_timeout_s: float) -> FileWriter:
             )
         writer._names.add(name)
         return writer
-
-
-def _answer(request: _Request, result: Any, error: BaseException | None) -> None:
-    with contextlib.suppress(RuntimeError):  # its loop is closed, nobody waits
-        request.loop.call_soon_threadsafe(_settle, request.future, result, error)
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

@@ -49,14 +49,15 @@ class Medium:
         await self._storage.aclose()
 
 
-@pytest.fixture(params=["memory", "sqlite", "plugin"])
+@pytest.fixture(params=["memory", "sqlite", "sqlite in the loop", "plugin"])
 async def medium(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Medium]:
     match request.param:
         case "memory":
             storage = MemoryStorage()
             medium = Medium(lambda: storage)
-        case "sqlite":
-            medium = Medium(lambda: open_storage(f"sqlite:///{tmp_path}/folder/queues.db"))
+        case "sqlite" | "sqlite in the loop":
+            url, in_loop = f"sqlite:///{tmp_path}/folder/queues.db", request.param != "sqlite"
+            medium = Medium(lambda: open_storage(url, writes_in_loop=in_loop))
         case _:
             plugin = JsonPlugin()
             medium = Medium(lambda: open_storage(plugin))

@@ -46,9 +46,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "queues.db"
 
 
-@pytest.fixture
-async def storage(path: Path) -> AsyncIterator[SQLiteStorage]:
-    storage = SQLiteStorage(path, busy_timeout_s=0.05)
+@pytest.fixture(params=[False, True], ids=["by the thread", "in the loop"])
+async def storage(path: Path, request: pytest.FixtureRequest) -> AsyncIterator[SQLiteStorage]:
+    storage = SQLiteStorage(path, busy_timeout_s=0.05, writes_in_loop=request.param)
     yield storage
     await storage.aclose()
 

@@ -35,18 +35,26 @@ _BATCH = 1000
 @json_option
 @asks_owner
 def enqueue(prefix: str, body: str, as_json: bool, asking: Asking, **options: Any) -> None:
-    """Put a job on a queue and print its id; with -, one job for each line of standard input."""
+    """Put a job on a queue and print its id; with -, one job for each line of standard input.
+
+    Where --job-id or --unique-key names a job that is there already, nothing is enqueued: it says so, and prints
+    that job's id.
+    """
     if body == "-":
         _enqueue_lines(prefix, as_json, asking, options)
         return
     raw = _checked(body.encode(), "the job's body")
-    job_id = asking(
-        lambda client: client.enqueue(prefix, raw, serializer=_raw(), timeout_s=asking.timeout_s, **options)
+    done = asking(
+        lambda client: client.enqueue_once(
+            prefix, raw, serializer=_raw(), timeout_s=asking.timeout_s, **options
+        )
     )
     if as_json:
-        print_json({"job_id": job_id})
-    else:
-        click.echo(job_id)
+        print_json(done)
+        return
+    click.echo(done["job_id"])  # alone on standard output, for scripts
+    if done["duplicate"]:
+        click.echo(f"duplicate: nothing enqueued, {prefix} has this job already", err=True)
 
 
 def _raw() -> RawSerializer:

@@ -8,7 +8,8 @@ from typing import Any, TypedDict
 
 from istos_worker.client.bodies import Serializes
 from istos_worker.client.calls import Patience, Request
-from istos_worker.client.producer import Producer, Token
+from istos_worker.client.joining import new_job_id
+from istos_worker.client.producer import Producer, Token, _job_params
 from istos_worker.wire.keys import queue_prefix
 from istos_worker.wire.limits import MAX_WAIT_S
 
@@ -17,6 +18,13 @@ _HOLD_RESERVE_S = 5.0
 _POLL_S = 0.1
 _PAGE = 500
 _FINISHED = frozenset(("done", "dead", "cancelled", "unknown"))
+
+
+class Enqueued(TypedDict):
+    """The job that is there now. `duplicate`: it was there before, and nothing was enqueued."""
+
+    job_id: str
+    duplicate: bool
 
 
 class Outcome(TypedDict):
@@ -40,6 +48,42 @@ class Client(Producer):
     call that names none. Calls wait for an owner for `timeout_s` seconds and then raise OwnerUnreachable; a
     call that got no answer is repeated, and ids chosen here make the repeat harmless.
     """
+
+    # --- enqueue, and what it came to --------------------------------------------------------------
+
+    async def enqueue_once(
+        self,
+        prefix: str,
+        data: Any,
+        *,
+        delay_s: float = 0.0,
+        priority: int = 0,
+        serializer: Serializes | None = None,
+        token: Token = None,
+        timeout_s: float = 5.0,
+        job_id: str | None = None,
+        unique_key: str | None = None,
+        max_attempts: int | None = None,
+        expires_s: float | None = None,
+    ) -> Enqueued:
+        """As `enqueue`, and tells whether the job was there already, by its `job_id` or its `unique_key`. A job
+        that a lost reply made us send twice under your `job_id` looks like one that was; an istos 0.3 owner
+        knows no duplicates."""
+        named: dict[str, Any] = {"unique_key": unique_key, "max_attempts": max_attempts}
+        queue, body, attachment = queue_prefix(prefix), self._body(data, serializer), self._attachment(token)
+        params = _job_params(priority=priority, delay=delay_s, expires=expires_s, **named)
+        caller = self._opened()[0]
+        if await caller.settled_dialect(queue, Patience(timeout_s)) == "base":
+            done = await self._enqueue_body(
+                queue, body, params, token=token, timeout_s=timeout_s, job_id=job_id
+            )
+            return {"job_id": done, "duplicate": False}
+        ours = new_job_id()
+        chosen = {**dict(params), "job_id": job_id or ours}
+        request = Request.of(queue, "enqueue", chosen, payload=body, attachment=attachment)
+        reply = await caller.call(request, timeout_s)
+        there = str(reply["job_id"])
+        return {"job_id": there, "duplicate": bool(reply.get("duplicate")) and there != ours}
 
     # --- results and dead letters ------------------------------------------------------------------
 

@@ -134,6 +134,22 @@ def test_jobs_go_in_and_are_looked_at(istos_queue: Commands) -> None:
     assert owner.wait(timeout=10) == 0
 
 
+def test_a_duplicate_is_told(istos_queue: Commands) -> None:
+    istos_queue.serve("--queue", "jobs/a", "--storage", "memory:")
+
+    first = istos_queue("enqueue", "jobs/a", "1", "--job-id", "mine")
+    again = istos_queue("enqueue", "jobs/a", "1", "--job-id", "mine")
+    held = istos_queue.json("enqueue", "jobs/a", "1", "--unique-key", "invoice-7")
+    taken = istos_queue.json("enqueue", "jobs/a", "2", "--unique-key", "invoice-7")
+
+    assert (first.returncode, first.stdout, first.stderr) == (0, "mine\n", "")
+    assert (again.returncode, again.stdout) == (0, "mine\n")
+    assert again.stderr == "duplicate: nothing enqueued, jobs/a has this job already\n"
+    assert held["duplicate"] is False
+    assert taken == {"job_id": held["job_id"], "duplicate": True}
+    assert istos_queue.json("stats", "jobs/a")["jobs/a"]["counts"]["ready"] == 2
+
+
 def test_jobs_survive_the_owner(istos_queue: Commands) -> None:
     first = istos_queue.serve("--queue", "jobs/a")
     istos_queue.out("enqueue", "jobs/a", "1")

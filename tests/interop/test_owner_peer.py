@@ -216,6 +216,13 @@ async def test_our_client_speaks_the_base_protocol_to_a_peers_owner() -> None:
         assert await client.dead_letters("jobs/a") == []
 
 
+async def test_a_peers_owner_takes_what_is_to_be_there_once_and_tells_of_no_duplicate() -> None:
+    async with peer_owner("jobs/a") as settings, Client(settings) as client:
+        told = await client.enqueue_once("jobs/a", 1)
+
+        assert told == {"job_id": (await client.call("jobs/a", "claim"))["job_id"], "duplicate": False}
+
+
 async def test_a_peers_owner_runs_our_workflows() -> None:
     async with peer_owner("jobs/a", "jobs/b") as settings, Client(settings) as client:
         await client.chain(["jobs/a", "jobs/b"], 1)

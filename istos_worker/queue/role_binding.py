@@ -129,7 +129,8 @@ class Binding:
             if up and other != self._owner_id:
                 self._log.warning(
                     "queue %s: another owner (%s) serves the same queue, and jobs are split between the two: "
-                    "stop one of them",
+                    "stop one of them or, where they are two projects' on one machine, start each project's "
+                    "owner, workers and producers with a --namespace of its own",
                     self.prefix,
                     other,
                 )

@@ -437,4 +437,5 @@ async def test_a_second_owner_is_warned_about(node: Live, caplog: pytest.LogCapt
         return "another owner" in caplog.text
 
     await until(is_warned)
+    assert "--namespace" in caplog.text
     assert second.is_active

@@ -13,9 +13,11 @@ import orjson
 
 from istos_worker.cli.options import Duration, QueueCommand
 from istos_worker.cli.queue_ask import Asking, asks_owner, json_option, prefix_argument, print_json
+from istos_worker.errors import IstosError
 
 if TYPE_CHECKING:
     from istos_worker.client import Client
+    from istos_worker.client.client import Outcome
     from istos_worker.serialization import RawSerializer
 
 _BATCH = 1000
@@ -158,16 +160,31 @@ def _plain_progress() -> Iterator[Callable[[int], None]]:
 def result(prefix: str, job_id: str, wait_s: float, as_json: bool, asking: Asking) -> int:
     """What became of a job: its state, and its result where the queue keeps results.
 
-    With --wait, exits with 1 unless the job is done by then.
+    Exits with 1 for a job that is not known; with --wait, also unless it is done by then.
     """
-    found = asking(lambda client: client.result(prefix, job_id, wait_s=wait_s, timeout_s=asking.timeout_s))
+
+    async def ask(client: Client) -> tuple[Outcome, str]:
+        found = await client.result(prefix, job_id, wait_s=wait_s, timeout_s=asking.timeout_s)
+        return found, await _why_unknown(client, prefix, job_id) if found["state"] == "unknown" else ""
+
+    found, reason = asking(ask)
     if as_json:
         print_json(found)
-    else:
+    if reason:
+        raise click.ClickException(f"{prefix}: job {job_id} {reason}")
+    if not as_json:
         click.echo(found["state"])
         if found["result"] is not None:
             print_json(found["result"])
     return 1 if wait_s > 0 and found["state"] != "done" else 0
+
+
+async def _why_unknown(client: Client, prefix: str, job_id: str) -> str:
+    """Whether it is finished and forgotten, or never was: the owner may know."""
+    try:
+        return str((await client.why(prefix, job_id))["why"])
+    except IstosError:  # an istos 0.3 owner, or a token that may ask for results only
+        return "is not known here: it never was, or its record has aged out"
 
 
 @click.command(cls=QueueCommand)
@@ -195,9 +212,11 @@ def cancel(prefix: str, job_id: str, as_json: bool, asking: Asking) -> int:
 @json_option
 @asks_owner
 def why(prefix: str, job_id: str, as_json: bool, asking: Asking) -> None:
-    """What a job waits for, in one sentence."""
+    """What a job waits for, in one sentence. Exits with 1 for a job that is not known."""
     found = asking(lambda client: client.why(prefix, job_id, timeout_s=asking.timeout_s))
     if as_json:
         print_json(found)
-    else:
+    if found["state"] == "unknown":
+        raise click.ClickException(f"{prefix}: job {job_id} {found['why']}")
+    if not as_json:
         click.echo(found["why"])

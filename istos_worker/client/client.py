@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 from istos_worker.client.bodies import Serializes
 from istos_worker.client.calls import Patience, Request
@@ -18,6 +18,13 @@ _HOLD_RESERVE_S = 5.0
 _POLL_S = 0.1
 _PAGE = 500
 _FINISHED = frozenset(("done", "dead", "cancelled", "unknown"))
+
+
+class HasJobId(Protocol):
+    """What a task's `enqueue` returns, for one."""
+
+    @property
+    def job_id(self) -> str: ...
 
 
 class Enqueued(TypedDict):
@@ -90,7 +97,7 @@ class Client(Producer):
     async def result(
         self,
         prefix: str,
-        job_id: str,
+        job_id: str | HasJobId,
         *,
         serializer: Serializes | None = None,
         token: Token = None,
@@ -98,14 +105,17 @@ class Client(Producer):
         wait_s: float = 0.0,
     ) -> Outcome:
         """What became of the job: `{"state", "result"}`. With `wait_s`, waits that long for it to be finished
-        (an unknown id is told at once). The result itself is there only where the queue keeps results."""
+        (an unknown id is told at once). The result itself is there only where the queue keeps results.
+
+        Raises TypeError for what is no id and has none."""
+        wanted = _id_of(job_id)
         queue = queue_prefix(prefix)
         attachment = self._attachment(token)
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_s
         while True:
             left_s = max(until - loop.time(), 0.0)
-            reply = await self._result_once(queue, job_id, attachment, timeout_s, left_s)
+            reply = await self._result_once(queue, wanted, attachment, timeout_s, left_s)
             state = str(reply.get("state", "unknown"))
             if state in _FINISHED or loop.time() >= until:
                 return {"state": state, "result": self._decoded(reply.get("result"), serializer)}
@@ -174,19 +184,36 @@ class Client(Producer):
         return await self.call(prefix, "dead", params, token=token, timeout_s=timeout_s)
 
     async def dead_requeue(
-        self, prefix: str, job_id: str | None = None, *, token: Token = None, timeout_s: float = 5.0
+        self,
+        prefix: str,
+        job_id: str | HasJobId | None = None,
+        *,
+        token: Token = None,
+        timeout_s: float = 5.0,
     ) -> int:
         """Makes a dead letter, or with no `job_id` all of them, ready again. Returns how many."""
         return await self._in_parts(prefix, "requeue", "requeued", job_id, token=token, timeout_s=timeout_s)
 
     async def dead_purge(
-        self, prefix: str, job_id: str | None = None, *, token: Token = None, timeout_s: float = 5.0
+        self,
+        prefix: str,
+        job_id: str | HasJobId | None = None,
+        *,
+        token: Token = None,
+        timeout_s: float = 5.0,
     ) -> int:
         """Forgets a dead letter, or with no `job_id` all of them. Returns how many."""
         return await self._in_parts(prefix, "purge", "purged", job_id, token=token, timeout_s=timeout_s)
 
     async def _in_parts(
-        self, prefix: str, verb: str, counted: str, job_id: str | None, *, token: Token, timeout_s: float
+        self,
+        prefix: str,
+        verb: str,
+        counted: str,
+        job_id: str | HasJobId | None,
+        *,
+        token: Token,
+        timeout_s: float,
     ) -> int:
         """Until the owner has no more to do: of very many letters it does a part at a time."""
         count = 0
@@ -199,10 +226,10 @@ class Client(Producer):
     # --- managing ----------------------------------------------------------------------------------
 
     async def cancel(
-        self, prefix: str, job_id: str, *, token: Token = None, timeout_s: float = 5.0
+        self, prefix: str, job_id: str | HasJobId, *, token: Token = None, timeout_s: float = 5.0
     ) -> dict[str, Any]:
         """`{"ok", "state"}`; state "leased" means that the worker running it has been asked to give it up."""
-        return await self.call(prefix, "cancel", {"job_id": job_id}, token=token, timeout_s=timeout_s)
+        return await self.call(prefix, "cancel", {"job_id": _id_of(job_id)}, token=token, timeout_s=timeout_s)
 
     async def pause(self, prefix: str, *, token: Token = None, timeout_s: float = 5.0) -> None:
         """The queue delivers nothing more until `resume`, also across restarts."""
@@ -217,10 +244,10 @@ class Client(Producer):
         return await self.call(prefix, "stats", token=token, timeout_s=timeout_s)
 
     async def why(
-        self, prefix: str, job_id: str, *, token: Token = None, timeout_s: float = 5.0
+        self, prefix: str, job_id: str | HasJobId, *, token: Token = None, timeout_s: float = 5.0
     ) -> dict[str, Any]:
         """`{"state", "why": one sentence on what the job waits for}`."""
-        return await self.call(prefix, "why", {"job_id": job_id}, token=token, timeout_s=timeout_s)
+        return await self.call(prefix, "why", {"job_id": _id_of(job_id)}, token=token, timeout_s=timeout_s)
 
     async def workers(
         self, prefix: str, *, token: Token = None, timeout_s: float = 5.0
@@ -256,5 +283,16 @@ class Client(Producer):
         return await self._opened()[0].call(request, timeout_s)
 
 
-def _one_or_all(job_id: str | None) -> dict[str, object]:
-    return {"all": 1} if job_id is None else {"job_id": job_id}
+def _one_or_all(job_id: str | HasJobId | None) -> dict[str, object]:
+    return {"all": 1} if job_id is None else {"job_id": _id_of(job_id)}
+
+
+def _id_of(job: str | HasJobId) -> str:
+    """Anything else would be sent as some text, and answered as a job that nobody knows."""
+    told = job if isinstance(job, str) else getattr(job, "job_id", None)
+    if not isinstance(told, str):
+        raise TypeError(
+            "job_id must be the id that enqueue() returned, or the handle that a task's enqueue() returned, got "
+            f"{job if job is None else type(job).__name__}"
+        )
+    return told

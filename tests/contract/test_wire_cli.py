@@ -150,6 +150,19 @@ def test_a_duplicate_is_told(istos_queue: Commands) -> None:
     assert istos_queue.json("stats", "jobs/a")["jobs/a"]["counts"]["ready"] == 2
 
 
+@pytest.mark.parametrize("command", ["result", "why"])
+def test_a_job_that_is_not_known_is_told_and_exits_with_1(istos_queue: Commands, command: str) -> None:
+    istos_queue.serve("--queue", "jobs/a", "--storage", "memory:")
+
+    plain = istos_queue(command, "jobs/a", "no-such-id")
+    as_json = istos_queue(command, "jobs/a", "no-such-id", "--json")
+
+    assert (plain.returncode, plain.stdout) == (1, "")
+    assert re.fullmatch(r"istos-queue: jobs/a.*job no-such-id.*never was.*\n", plain.stderr)
+    assert (as_json.returncode, as_json.stderr) == (1, plain.stderr)
+    assert orjson.loads(as_json.stdout)["state"] == "unknown"
+
+
 def test_jobs_survive_the_owner(istos_queue: Commands) -> None:
     first = istos_queue.serve("--queue", "jobs/a")
     istos_queue.out("enqueue", "jobs/a", "1")

@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -20,6 +21,7 @@ from istos_worker.errors import (
     PayloadTooLargeError,
     UnauthorizedError,
 )
+from istos_worker.task import JobHandle
 from istos_worker.wire.auth import AuthContext, TokenAuthorizer
 from istos_worker.wire.settings import ZenohSettings
 from tests.fixtures.live import Live, Raw, free_endpoint, live_node, until
@@ -48,6 +50,23 @@ async def test_what_is_enqueued_is_what_is_claimed(node: Live, client: Client) -
 
     assert job["job_id"] == job_id
     assert base64.b64decode(job["data"]).decode() == '{"to":"ä"}'
+
+
+async def test_a_job_is_named_by_its_id_or_by_whatever_carries_it(client: Client) -> None:
+    job_id = await client.enqueue("jobs/a", 1)
+    handle: JobHandle[None] = JobHandle(AsyncMock(), "jobs/a", job_id)
+
+    assert (await client.result("jobs/a", handle))["state"] == "ready"
+    assert "ready" in (await client.why("jobs/a", handle))["why"]
+    assert (await client.cancel("jobs/a", handle))["ok"]
+    assert await client.dead_requeue("jobs/a", handle) == 0
+
+
+@pytest.mark.parametrize("job", [None, 7, b"id", ["id"], Client])
+async def test_what_is_no_id_is_refused_and_not_asked_for(client: Client, job: Any) -> None:
+    for method in (client.result, client.cancel, client.why):
+        with pytest.raises(TypeError, match=r"job_id must be the id that enqueue\(\) returned.*got \w+"):
+            await method("jobs/a", job)
 
 
 async def test_enqueues_of_one_loop_turn_travel_together(client: Client) -> None:

@@ -18,5 +18,6 @@ for _name in [
 
 from tests.fixtures.fleets import fleet, namespace, runtime_folder  # noqa: E402
 from tests.fixtures.owners import owner  # noqa: E402
+from tests.fixtures.queue_commands import istos_queue  # noqa: E402
 
-__all__ = ["fleet", "namespace", "owner", "runtime_folder"]
+__all__ = ["fleet", "istos_queue", "namespace", "owner", "runtime_folder"]

@@ -17,6 +17,7 @@ from istos_worker.cli.queue_dead import dead
 from istos_worker.cli.queue_jobs import cancel, enqueue, result, why
 from istos_worker.cli.queue_look import pause, resume, stats, workers
 from istos_worker.cli.queue_serve import serve
+from istos_worker.cli.queue_top import top
 from istos_worker.errors import IstosError, OwnerUnreachable
 from supervisor.exits import ExitCode
 
@@ -30,7 +31,7 @@ def queue() -> None:
     """Serve queues, fill them, look into them."""
 
 
-for command in (serve, enqueue, result, stats, workers, dead, cancel, pause, resume, why):
+for command in (serve, enqueue, result, stats, workers, dead, cancel, pause, resume, why, top):
     queue.add_command(command)
 
 

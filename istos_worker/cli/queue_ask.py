@@ -35,6 +35,12 @@ class Asking:
     def __call__(self, ask: Callable[[Client], Coroutine[Any, Any, R]]) -> R:
         return asyncio.run(self._ask(ask))
 
+    def client(self, *, connect_timeout_s: float) -> Client:
+        """One that is not open yet, for a command that goes on and on."""
+        from istos_worker.client import Client
+
+        return Client(self._network.over(connect_timeout_s=connect_timeout_s), token=self._token)
+
     async def _ask(self, ask: Callable[[Client], Coroutine[Any, Any, R]]) -> R:
         from istos_worker.client import Client
 

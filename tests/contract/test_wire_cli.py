@@ -2,111 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
 import re
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
 
-from istos_worker.cli import queue
-from tests.fixtures.live import free_endpoint
-
-COMMAND = (sys.executable, "-m", "istos_worker.cli.queue")
-ROOT = Path(__file__).parent.parent.parent
-
-
-@dataclass(frozen=True)
-class Done:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-class Commands:
-    """Runs `istos-queue` in a folder of its own, against one endpoint."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.endpoint = free_endpoint()
-        self.env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        self._serving: list[subprocess.Popen[str]] = []
-
-    def serve(self, *words: str, listen: bool = True) -> subprocess.Popen[str]:
-        """The owner process, once it has said that it is ready."""
-        network = ("--listen", self.endpoint, "--scouting", "off") if listen else ()
-        process = subprocess.Popen(
-            (*COMMAND, "serve", *words, *network),
-            cwd=self.folder,
-            env=self.env,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._serving.append(process)
-        assert process.stderr is not None
-        for line in process.stderr:
-            if "owner ready" in line:
-                break
-        return process
-
-    def __call__(self, *words: str, stdin: str = "") -> Done:
-        """Runs a command in this process: starting Python for each would take most of the time."""
-        raw, err = io.BytesIO(), io.StringIO()
-        out = io.TextIOWrapper(raw, write_through=True)
-        before = sys.stdin
-        sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode()))
-        try:
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                code = queue.run(words)
-        finally:
-            sys.stdin = before
-        return Done(code, raw.getvalue().decode(), err.getvalue())
-
-    def as_process(self, *words: str) -> Done:
-        done = subprocess.run(
-            (*COMMAND, *words),
-            cwd=self.folder,
-            env=self.env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-        return Done(done.returncode, done.stdout, done.stderr)
-
-    def out(self, *words: str, stdin: str = "") -> str:
-        done = self(*words, stdin=stdin)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
-
-    def json(self, *words: str) -> Any:
-        return orjson.loads(self.out(*words, "--json"))
-
-    def end(self) -> None:
-        for process in self._serving:
-            if process.poll() is None:
-                process.kill()
-            process.communicate()
-
-
-@pytest.fixture
-def istos_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Commands]:
-    commands = Commands(tmp_path)
-    monkeypatch.setenv("ISTOS_QUEUE_CONNECT", commands.endpoint)
-    monkeypatch.chdir(tmp_path)
-    try:
-        yield commands
-    finally:
-        commands.end()
+from tests.fixtures.queue_commands import Commands
 
 
 def test_jobs_go_in_and_are_looked_at(istos_queue: Commands) -> None:

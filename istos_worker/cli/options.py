@@ -209,24 +209,23 @@ class QueueGroup(click.Group):
     command_class = QueueCommand
 
 
-def network_options(command: F) -> F:
+def network_options(command: F, *, listens: bool = True) -> F:
     """Adds `--connect ... --token-file`; the function gets `network: ZenohSettings` and
-    `token: str | None` instead of them."""
+    `token: str | None` instead of them. `listens` False: without `--listen`."""
 
     @functools.wraps(command)
     def with_network(*args: Any, **kwargs: Any) -> Any:
         ctx = click.get_current_context()
-        taken = {name: kwargs.pop(name) for name in (*_NETWORK, "token", "token_file")}
+        taken = {name: kwargs.pop(name, ()) for name in (*_NETWORK, "token", "token_file")}
         kwargs["token"] = _token(ctx, taken["token"], taken["token_file"])
         kwargs["network"] = network_settings(ctx, taken, os.environ)
         return command(*args, **kwargs)
 
-    return cast(
-        F, functools.reduce(lambda made, option: option(made), reversed(_network_params()), with_network)
-    )
+    options = reversed(_network_params(listens))
+    return cast(F, functools.reduce(lambda made, option: option(made), options, with_network))
 
 
-def _network_params() -> tuple[Callable[[Any], Any], ...]:
+def _network_params(listens: bool) -> tuple[Callable[[Any], Any], ...]:
     endpoint = ListedText("endpoint")
     file = click.Path(dir_okay=False, path_type=Path)
     connect = "Connect to this Zenoh endpoint, such as tcp/10.0.0.5:7447 (repeatable)."
@@ -234,9 +233,10 @@ def _network_params() -> tuple[Callable[[Any], Any], ...]:
     mode = click.Choice(["peer", "client", "router"])
     scouting = click.Choice(["local", "lan", "off"])
     where = "Where to find others: this machine, the network, nowhere."
+    at = click.option("--listen", type=endpoint, multiple=True, metavar="EP", help=listen)
     return (
         click.option("--connect", type=endpoint, multiple=True, metavar="EP", help=connect),
-        click.option("--listen", type=endpoint, multiple=True, metavar="EP", help=listen),
+        *((at,) if listens else ()),
         click.option("--mode", type=mode, help="Zenoh mode: client with --connect, else peer."),
         click.option("--scouting", type=scouting, help=where),
         click.option("--namespace", metavar="NS", help="Put every key under this name."),

@@ -18,6 +18,7 @@ from istos_worker.cli.queue_jobs import cancel, enqueue, result, why
 from istos_worker.cli.queue_look import pause, resume, stats, workers
 from istos_worker.cli.queue_serve import serve
 from istos_worker.cli.queue_top import top
+from istos_worker.cli.queue_web import web
 from istos_worker.errors import IstosError, OwnerUnreachable
 from supervisor.exits import ExitCode
 
@@ -31,7 +32,7 @@ def queue() -> None:
     """Serve queues, fill them, look into them."""
 
 
-for command in (serve, enqueue, result, stats, workers, dead, cancel, pause, resume, why, top):
+for command in (serve, enqueue, result, stats, workers, dead, cancel, pause, resume, why, top, web):
     queue.add_command(command)
 
 
@@ -60,7 +61,7 @@ def run(words: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-_SECRET_OPTIONS = ("--token", "--authorize-token")
+_SECRET_OPTIONS = ("--token", "--authorize-token", "--web-token")
 
 
 def _hide_secrets(words: Sequence[str]) -> None:

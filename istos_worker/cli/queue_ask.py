@@ -48,10 +48,11 @@ class Asking:
             return await ask(client)
 
 
-def asks_owner(command: F) -> F:
-    """Adds the network options and `--timeout`; the function gets `asking: Asking` instead of them."""
+def asks_owner(command: F, *, listens: bool = True) -> F:
+    """Adds the network options and `--timeout`; the function gets `asking: Asking` instead of them. `listens` False:
+    the command's own `--listen` is about something else."""
 
-    @network_options
+    @functools.partial(network_options, listens=listens)
     @click.option(
         "--timeout",
         "timeout_s",

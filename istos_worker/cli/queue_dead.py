@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import binascii
 from collections.abc import AsyncIterator
 from typing import IO, TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from istos_worker.cli.queue_ask import (
     print_json,
     print_table,
 )
+from istos_worker.observability.bodies import readable
 
 if TYPE_CHECKING:
     from istos_worker.client import Client
@@ -38,24 +38,11 @@ async def _letters(
         size = _PAGE if left is None else min(_PAGE, left)
         page = await client.dead_page(prefix, limit=size, after=after, timeout_s=timeout_s)
         for job in page["jobs"][:size]:
-            yield {**job, "data": _readable(job["data"])}
+            yield {**job, "data": readable(job["data"])}
         after = page.get("next")
         if after is None:
             return
         left = None if left is None else left - size
-
-
-def _readable(encoded: str) -> Any:
-    """The body as JSON, or as text, or else still in base64."""
-    raw = binascii.a2b_base64(encoded)
-    try:
-        return orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        pass
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return {"base64": encoded}
 
 
 @dead.command("list", cls=QueueCommand)

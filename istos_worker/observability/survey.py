@@ -30,6 +30,7 @@ class Survey:
         self.client = client
         self._named = frozenset(named)
         self._patience_s = patience_s
+        self._opening = asyncio.Lock()
         self._watch: Handle | None = None
         self._owners: dict[str, set[str]] = {}
         self._gone_since: dict[str, float] = {}
@@ -54,9 +55,10 @@ class Survey:
 
     async def open(self) -> None:
         """Raises OwnerUnreachable when a client finds nobody at its endpoints. `look()` tries it by itself."""
-        if self._watch is None:
-            await self.client.open()
-            self._watch = self.client.session.watch_tokens(_OWNERS, self._on_owners)
+        async with self._opening:
+            if self._watch is None:
+                await self.client.open()
+                self._watch = self.client.session.watch_tokens(_OWNERS, self._on_owners)
 
     async def find(self, *, within_s: float) -> None:
         """Returns when the owners of all named queues, or else those on the mesh, have had the time to announce

@@ -60,6 +60,8 @@ def test_every_command_of_istos_queue_exists() -> None:
         "pause",
         "resume",
         "why",
+        "top",
+        "web",
     ]:
         assert f"\n  {name}" in done.stdout
 

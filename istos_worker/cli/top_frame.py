@@ -14,6 +14,8 @@ from istos_worker.observability.picture import Picture, QueueRow, WorkerRow
 _QUEUE_COLUMNS = ("queue", "ready", "delayed", "leased", "dead", "done/s", "oldest", "workers", "")
 _WORKER_COLUMNS = ("worker", "held", "queues", "")
 _NUMBERS = frozenset(("ready", "delayed", "leased", "dead", "done/s", "oldest", "workers", "held"))
+_NOTE = 60
+"""Characters of it: figures are worth more room."""
 _AROUND = 7
 """Lines of a frame that are neither a queue nor a worker."""
 
@@ -89,7 +91,7 @@ def _state(row: QueueRow) -> Text:
         case "silent":
             return Text("owner does not answer", style="bold red")
         case "refused":
-            return Text(printable(row.note), style="yellow")
+            return Text(printable(row.note)[:_NOTE], style="yellow")
         case "up":
             return Text("paused", style="yellow") if row.paused else Text()
 

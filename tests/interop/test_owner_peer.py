@@ -15,6 +15,7 @@ from istos.errors import UnauthorizedError as PeerUnauthorized
 
 from istos_worker.client import Client
 from istos_worker.errors import IstosError, NotFoundError, OwnerUnreachable, UnauthorizedError
+from istos_worker.observability.survey import Survey
 from istos_worker.queue.role import QueueRole
 from istos_worker.queue.store import QueueStore
 from istos_worker.wire.auth import TokenAuthorizer as OurTokenAuthorizer
@@ -221,6 +222,14 @@ async def test_a_peers_owner_takes_what_is_to_be_there_once_and_tells_of_no_dupl
         told = await client.enqueue_once("jobs/a", 1)
 
         assert told == {"job_id": (await client.call("jobs/a", "claim"))["job_id"], "duplicate": False}
+
+
+async def test_a_peers_owner_is_in_the_picture_where_it_is_named() -> None:
+    async with peer_owner("jobs/a") as settings, Survey(Client(settings), named=["jobs/a"]) as survey:
+        (row,) = (await survey.look()).queues
+
+        assert (row.state, row.ready) == ("refused", None)
+        assert "istos 0.3" in row.note
 
 
 async def test_a_peers_owner_runs_our_workflows() -> None:

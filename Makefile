@@ -10,6 +10,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# As pip does with packages it copies: where Python may not write bytecode, every process would compile it anew.
+COMPILE = $(BIN)/python -m compileall -q istos_worker supervisor
 # Two workers keep two cores busy; a file's tests stay together, since those of one file may share a port.
 PYTEST ?= $(BIN)/python -m pytest -n 2 --dist loadfile
 TESTS ?=
@@ -40,10 +42,12 @@ $(BIN)/python:
 # The stamps say what is installed, so that a second run starts at once.
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	$(PIP) -e .
+	@$(COMPILE)
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	$(PIP) -e '.[dev]'
+	@$(COMPILE)
 	@touch $(VENV)/.installed $@
 
 clean:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import contextlib
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from benchmarks import machine
 from benchmarks.brokers import (
+    ROOT,
     Broker,
     EmbeddedBroker,
     PostgresBroker,
@@ -45,6 +47,7 @@ def measure(systems: Sequence[System], phases: Sequence[Phase], plan: Plan, *, s
     run = Run(machine=machine.describe(), plan=asdict(plan))
     run.skipped = {system.name: reason for system in systems if (reason := missing(system))}
     present = [system for system in systems if system.name not in run.skipped]
+    _compile_ours()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="istos-bench-")))
         rigs = list(_rigs(stack, present, plan, folder, sync, run))
@@ -52,6 +55,13 @@ def measure(systems: Sequence[System], phases: Sequence[Phase], plan: Plan, *, s
             run.samples.append(_sample(phase, rig, repeat))
             save(run)
     return run
+
+
+def _compile_ours() -> None:
+    """As pip does when it installs the peers: where PYTHONDONTWRITEBYTECODE is set, a checkout would be compiled at
+    every start."""
+    for package in ("istos_worker", "supervisor"):
+        compileall.compile_dir(ROOT / package, quiet=1)
 
 
 def order(phases: Sequence[Phase], rigs: Sequence[Rig], repeats: int) -> Iterator[tuple[Phase, Rig, int]]:

@@ -55,6 +55,7 @@ class Engine:
         self._state = QueueState(settings)
         self._medium: QueueMedium | None = None
         self._skips_commits = False
+        self._commit_now: Callable[[WriteBatch], bool] = _not_now
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: list[Operation] = []
         self._is_called = False
@@ -100,6 +101,7 @@ class Engine:
             raise
         self._medium = medium
         self._skips_commits = bool(getattr(medium, "may_skip_commits", False))
+        self._commit_now = getattr(medium, "commit_now", _not_now)
         self._is_closed = False
         self._call_turn()
 
@@ -168,12 +170,17 @@ class Engine:
         applied = self._apply(operations, self._clock())
         try:
             effects = self._state.take_effects(with_writes=not self._skips_commits)
-        except Exception as failure:  # a bug of ours: what the state holds can no longer be written down
+            is_written = not effects.writes or self._commit_now(effects.writes)
+        except (
+            Exception
+        ) as failure:  # of the medium; or a bug of ours, and what the state holds cannot be written
             self._busy = asyncio.ensure_future(self._start_over(self._medium, applied, failure))
             return
-        if effects.writes:
+        if not is_written:
             self._busy = asyncio.ensure_future(self._commit(self._medium, applied, effects))
             return
+        if effects.writes:
+            self._medium_works()
         self._answer(applied, effects)
         if self._waiting:
             self._call_turn()
@@ -326,6 +333,10 @@ class Engine:
         if self.down_reason is not None:
             return self.down_reason
         return StorageUnavailableError(f"queue {self.name}: its owner has stopped")
+
+
+def _not_now(_batch: WriteBatch) -> bool:
+    return False
 
 
 def _as_unavailable(name: str, failure: Exception) -> StorageUnavailableError:

@@ -41,6 +41,8 @@ class QueueMedium(Protocol):
 
     A medium may have the attribute `may_skip_commits`; where it is there and true, nothing can ever be read
     back from the medium, and its holder may save itself the batches: `getattr(medium, "may_skip_commits", False)`.
+    It may have a method `commit_now(batch)` that is commit() without an await, for a loop that can be held up a
+    moment; it returns False, and has done nothing, when commit() is the way.
     """
 
     @property

@@ -94,7 +94,12 @@ class SQLiteQueue:
     async def commit(self, batch: WriteBatch) -> None:
         self._check_open()
         if batch:
-            await self._writer.write(self._name, batch, in_loop=self._in_loop)
+            await self._writer.write(self._name, batch)
+
+    def commit_now(self, batch: WriteBatch) -> bool:
+        """See QueueMedium."""
+        self._check_open()
+        return self._in_loop and self._writer.write_now(self._name, batch)
 
     async def aclose(self) -> None:
         if self._release.detach() is not None:

@@ -1,8 +1,8 @@
 """Who does a SQLite file's work, in order, and joins the batches that wait. Knows no SQL.
 
 One per file and process, shared by everyone in the process who opens that file; it ends with its last queue. The
-work is done by a thread. Where the event loop has nothing else to do (a process that only owns queues), batches are
-written in the loop itself as long as the medium is quick: two hand-overs cost more than a sync.
+work is done by a thread; with `write_now` by the caller's own, as long as the medium is quick: two hand-overs cost
+more than a sync.
 """
 
 from __future__ import annotations
@@ -63,38 +63,28 @@ class FileWriter:
         self._key = (os.getpid(), file.path)
         self._is_stopped = False
         self._in_use = threading.Lock()
-        self._in_loop: list[_Request] = []
         self._wary_until = 0.0
         self._waiting: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         thread_name = f"sqlite {os.path.basename(file.path)}"
         threading.Thread(target=self._run, name=thread_name, daemon=True).start()
 
-    async def write(self, name: str, batch: WriteBatch, *, in_loop: bool = False) -> None:
-        """Raises StorageUnavailableError. If cancelled, the batch is written all the same. `in_loop`: the event loop
-        may be held up for as long as a quick medium takes."""
+    async def write(self, name: str, batch: WriteBatch) -> None:
+        """Raises StorageUnavailableError. If cancelled, the batch is written all the same."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        request = _Request(loop, future, name=name, batch=batch)
-        if not in_loop or time.monotonic() < self._wary_until:
-            self._waiting.put(request)
-        else:
-            self._in_loop.append(request)
-            if len(self._in_loop) == 1:  # what other queues write in this turn of the loop is joined
-                loop.call_soon(self._write_in_loop)
+        self._waiting.put(_Request(loop, future, name=name, batch=batch))
         await future
 
-    def _write_in_loop(self) -> None:
-        requests, self._in_loop = self._in_loop, []
-        if not self._in_use.acquire(timeout=QUICK_S):
-            for request in requests:
-                self._waiting.put(request)
-            return
+    def write_now(self, name: str, batch: WriteBatch) -> bool:
+        """Writes in the calling thread, and returns when it is done; False, and nothing done, when that could take
+        long. Raises StorageUnavailableError."""
+        if time.monotonic() < self._wary_until or not self._in_use.acquire(timeout=QUICK_S):
+            return False
         try:
-            error = self._written(requests)
+            self._timed([(name, batch)])
         finally:
             self._in_use.release()
-        for request in requests:
-            _settle(request.future, None, error)
+        return True
 
     async def call(self, work: Callable[[], T]) -> T:
         """Runs `work` in the thread, after everything that was asked before."""
@@ -147,21 +137,21 @@ class FileWriter:
     def _write_all(self, requests: Sequence[_Request]) -> list[_Answer]:
         if not requests:
             return []
-        error = self._written(requests)
+        error: BaseException | None = None
+        try:
+            self._timed([(r.name, r.batch) for r in requests if r.batch is not None])
+        except BaseException as failure:  # whatever it is, those who wait must hear of it
+            error = failure
         return [_Answer(request, None, error) for request in requests]
 
-    def _written(self, requests: Sequence[_Request]) -> BaseException | None:
-        """What went wrong."""
-        begun = time.monotonic()
-        failed: BaseException | None = None
+    def _timed(self, batches: Sequence[tuple[str, WriteBatch]]) -> None:
+        begun, is_quick = time.monotonic(), False
         try:
-            self.file.write([(r.name, r.batch) for r in requests if r.batch is not None])
-        except BaseException as failure:  # whatever it is, those who wait must hear of it
-            failed = failure
-        ended = time.monotonic()
-        if failed is not None or ended - begun > QUICK_S:
-            self._wary_until = ended + _WARY_S
-        return failed
+            self.file.write(batches)
+            is_quick = time.monotonic() - begun <= QUICK_S
+        finally:
+            if not is_quick:
+                self._wary_until = time.monotonic() + _WARY_S
 
     def _do(self, request: _Request) -> _Answer:
         assert request.work is not None

@@ -12,6 +12,7 @@ import pytest
 from istos_worker.errors import StorageUnavailableError
 from istos_worker.storage import QueueMedium, Row, Storage, WriteBatch, open_storage
 from istos_worker.storage.memory import MemoryStorage
+from tests.fixtures.media import StorageInLoop
 
 
 class JsonPlugin:
@@ -55,9 +56,10 @@ async def medium(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         case "memory":
             storage = MemoryStorage()
             medium = Medium(lambda: storage)
-        case "sqlite" | "sqlite in the loop":
-            url, in_loop = f"sqlite:///{tmp_path}/folder/queues.db", request.param != "sqlite"
-            medium = Medium(lambda: open_storage(url, writes_in_loop=in_loop))
+        case "sqlite":
+            medium = Medium(lambda: open_storage(f"sqlite:///{tmp_path}/folder/queues.db"))
+        case "sqlite in the loop":
+            medium = Medium(lambda: StorageInLoop(tmp_path / "folder" / "queues.db", writes_in_loop=True))
         case _:
             plugin = JsonPlugin()
             medium = Medium(lambda: open_storage(plugin))

@@ -20,6 +20,7 @@ import pytest
 from istos_worker.errors import StorageUnavailableError
 from istos_worker.storage import QueueMedium, WriteBatch
 from istos_worker.storage.sqlite import SQLiteStorage
+from tests.fixtures.media import StorageInLoop
 
 HEAD = b'{"state":"ready"}'
 NOBODY = 65534
@@ -48,7 +49,8 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=[False, True], ids=["by the thread", "in the loop"])
 async def storage(path: Path, request: pytest.FixtureRequest) -> AsyncIterator[SQLiteStorage]:
-    storage = SQLiteStorage(path, busy_timeout_s=0.05, writes_in_loop=request.param)
+    kind = StorageInLoop if request.param else SQLiteStorage
+    storage = kind(path, busy_timeout_s=0.05, writes_in_loop=request.param)
     yield storage
     await storage.aclose()
 

@@ -9,11 +9,12 @@ import contextlib
 import gc
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from istos_worker.errors import StorageUnavailableError
 from istos_worker.storage import WriteBatch, sqlite_writer
 from istos_worker.storage.sqlite import SQLiteStorage
 from istos_worker.storage.sqlite_file import SQLiteFile
@@ -116,46 +117,44 @@ async def test_any_number_of_queues_of_a_file_share_one_thread_which_ends_with_t
     assert not path.with_name("queues.db-wal").exists()
 
 
-@pytest.fixture
-def writers(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
-    """Who has written: the thread's name, and the queues of each transaction."""
-    seen: list[tuple[str, list[str]]] = []
-    write = SQLiteFile.write
-
-    def noted(file: SQLiteFile, batches: Sequence[tuple[str, WriteBatch]]) -> None:
-        seen.append((threading.current_thread().name, [name for name, _ in batches]))
-        write(file, batches)
-
-    monkeypatch.setattr(SQLiteFile, "write", noted)
-    return seen
-
-
-async def test_an_event_loop_that_may_wait_writes_what_its_queues_have_in_one_transaction(
-    path: Path, writers: list[tuple[str, list[str]]]
-) -> None:
-    storage = SQLiteStorage(path, writes_in_loop=True)
-    queues = [await storage.open_queue("a"), await storage.open_queue("b")]
-
-    await asyncio.gather(*(queue.commit(rows(1)) for queue in queues))
-
-    assert writers == [("MainThread", ["a", "b"])]
-    await storage.aclose()
-
-
-async def test_an_event_loop_leaves_a_slow_medium_to_the_thread(
-    path: Path, writers: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch
+async def test_an_event_loop_that_may_wait_leaves_a_slow_medium_to_the_thread(
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = SQLiteStorage(path, writes_in_loop=True)
     queue = await storage.open_queue("a")
-    await queue.notes()
+    monkeypatch.setattr(sqlite_writer, "QUICK_S", 60.0)
+    assert queue.commit_now(rows(1))
 
-    monkeypatch.setattr(sqlite_writer, "QUICK_S", 1e-9)
-    await queue.commit(rows(1))
-    await queue.commit(rows(2))
+    monkeypatch.setattr(sqlite_writer, "QUICK_S", 0.0)
+    assert queue.commit_now(rows(2))
+    assert not queue.commit_now(rows(3))
+    await queue.commit(rows(4))
 
-    assert [thread for thread, _ in writers] == ["MainThread", "sqlite queues.db"]
-    assert [row.seq async for chunk in queue.rows() for row in chunk] == [1, 2]
+    assert [row.seq async for chunk in queue.rows() for row in chunk] == [1, 2, 4]
     await storage.aclose()
+
+
+async def test_a_failure_in_the_event_loop_is_told_and_leaves_the_next_batch_to_the_thread(
+    path: Path,
+) -> None:
+    storage = SQLiteStorage(path, busy_timeout_s=0.01, writes_in_loop=True)
+    queue = await storage.open_queue("a")
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as foreign:
+        foreign.execute("BEGIN IMMEDIATE")
+
+        with pytest.raises(StorageUnavailableError, match="locked by another process"):
+            queue.commit_now(rows(1))
+
+        assert not queue.commit_now(rows(1))
+    await queue.commit(rows(1))
+    assert [row.seq async for chunk in queue.rows() for row in chunk] == [1]
+    await storage.aclose()
+
+
+async def test_a_storage_that_was_not_told_so_never_holds_up_the_event_loop(storage: SQLiteStorage) -> None:
+    queue = await storage.open_queue("a")
+
+    assert not queue.commit_now(rows(1))
 
 
 async def test_a_forgotten_queue_is_released_with_the_garbage(storage: SQLiteStorage) -> None:

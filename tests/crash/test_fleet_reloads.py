@@ -123,8 +123,10 @@ def test_a_reload_of_broken_code_exits_1_with_its_traceback_and_the_old_workers_
         fleet.write("app", source)
 
         ctl = subprocess.run(
-            [sys.executable, "-m", "istos_worker.cli.worker", "ctl", "--control", str(program.control)]
-            + ["reload", "--wait"],
+            [
+                *(sys.executable, "-m", "istos_worker.cli.worker", "ctl"),
+                *("--control", str(program.control), "reload", "--wait"),
+            ],
             env=clean_env(fleet.runtime),
             capture_output=True,
             text=True,

@@ -5,10 +5,10 @@ Names are looked up when they are first used, so that importing one part does no
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # typing takes longer to import than a TERM to come: whoever needs it loads it
 if TYPE_CHECKING:
+    from typing import Any
+
     from istos_worker.app import App
     from istos_worker.client import Client, SyncClient
     from istos_worker.context import JobContext
@@ -157,6 +157,8 @@ def __getattr__(name: str) -> Any:
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
     value = getattr(import_module(f"{__name__}.{home}"), name)
     globals()[name] = value
     return value

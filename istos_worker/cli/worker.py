@@ -1,19 +1,22 @@
 """The console script `istos-worker`. Its process becomes the supervisor: it imports no application code and no
 zenoh, so that it stays small and nothing of the user's can bring it down.
 
-Everything is imported inside main(), after the signals are held: a TERM that comes meanwhile waits.
+Everything is imported inside main(), after the signals are held: a TERM that comes meanwhile waits. What is needed
+before that is what the interpreter has loaded by itself, and `signal`.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
 
 from supervisor.early import hold_signals, release_signals
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
     import click
 
 PROGRAM = "istos-worker"

@@ -9,7 +9,6 @@ import asyncio
 import itertools
 import os
 import signal
-import socket
 import statistics
 import time
 from collections.abc import Callable, Coroutine, Iterable
@@ -24,7 +23,7 @@ from istos_worker.client import Client
 from supervisor.control_client import ask
 from tests.fixtures.fleets import Fleets, RunningFleet
 from tests.fixtures.owners import Owners
-from tests.fixtures.programs import LONG_S, Program
+from tests.fixtures.programs import LONG_S, Program, free_endpoint
 
 pytestmark = pytest.mark.crash
 
@@ -163,11 +162,6 @@ class House:
 def house(fleet: Fleets, owner: Owners, tmp_path: Path) -> House:
     fleet.write("app", APP)
     return House(fleet, owner, tmp_path)
-
-
-def free_endpoint() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return f"tcp/127.0.0.1:{found.getsockname()[1]}"
 
 
 def pid_of(lines: list[Line]) -> int:

@@ -60,7 +60,7 @@ class Starts:
         with log.open("wb") as stderr:
             process = subprocess.Popen(
                 [
-                    *(SCRIPT, "app", "--procs", "2", *self.options),
+                    *(str(SCRIPT), "app", "--procs", "2", *self.options),
                     *("--namespace", str(self.fleets.network.namespace)),
                     *("--pidfile", str(folder / "pid"), "--control", str(runtime / "c.sock")),
                 ],

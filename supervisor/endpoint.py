@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from supervisor.picture import Picture
 from supervisor.status import Status
 
 log = logging.getLogger(__name__)
@@ -29,9 +30,7 @@ _PHRASES[503] = "Service Unavailable"
 class Endpoint:
     """One request a connection. Raises OSError on entry if the port is taken."""
 
-    def __init__(
-        self, host: str, port: int, *, picture: Callable[[], Status], metrics: Callable[[Status], str]
-    ) -> None:
+    def __init__(self, host: str, port: int, *, picture: Picture, metrics: Callable[[Status], str]) -> None:
         self._host = host
         self._port = port
         self._picture = picture
@@ -80,7 +79,7 @@ class Endpoint:
             case b"/livez":
                 return _response(200, "ok\n")
             case b"/readyz":
-                status = self._picture()
+                status = self._picture.glance()
                 return _response(200 if status.ready else 503, f"{'ok' if status.ready else 'not ready'}\n")
             case b"/metrics":
                 return self._metrics_page()
@@ -89,7 +88,7 @@ class Endpoint:
 
     def _metrics_page(self) -> bytes:
         try:
-            return _response(200, self._metrics(self._picture()), _METRICS)
+            return _response(200, self._metrics(self._picture.take()), _METRICS)
         except Exception:  # the application's hook: a probe must not end the supervisor
             log.exception("metrics hook failed")
             return _response(500, "metrics failed, see the log\n")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import logging
 import os
 import select
 import threading
 import time
+from collections.abc import Iterator
 
 _CLOSE_WITHIN_S = 1.0
 _LOOK_EVERY_S = 0.002
@@ -87,13 +89,18 @@ class ShieldedHandler(logging.Handler):
                 return  # closed, or a full disk: nobody can be told
 
 
-def shield() -> ShieldedHandler | None:
-    """A handler for the package's loggers if the program has configured none."""
+@contextlib.contextmanager
+def shielded() -> Iterator[None]:
+    """A handler for the package's loggers if the program has configured none; all is written when this ends."""
     logger = logging.getLogger("supervisor")
     if logger.hasHandlers():
-        return None
+        yield
+        return
     handler = ShieldedHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    return handler
+    try:
+        yield
+    finally:
+        handler.close()

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from typing import TYPE_CHECKING
 
-from supervisor import early
+from supervisor import early, logs
+from supervisor.exits import ExitCode
+from supervisor.pidfile import Pidfile
 from supervisor.settings import Settings
 from supervisor.spawn import start_firstborn
 
 if TYPE_CHECKING:
     from supervisor.hooks import Hooks
+
+log = logging.getLogger(__name__)
 
 
 def run(settings: Settings, hooks: Hooks | None = None) -> int:
@@ -18,8 +24,16 @@ def run(settings: Settings, hooks: Hooks | None = None) -> int:
     The fleet's signals are left blocked: what is left for the process to do is to exit.
     """
     early.hold_signals()
-    firstborn = start_firstborn(settings)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(logs.shielded())
+        try:
+            if settings.pidfile is not None:  # before anything else: what runs already must not be disturbed
+                stack.enter_context(Pidfile(settings.pidfile))
+        except OSError as refused:
+            log.error("not started: %s %s: %s", settings.names.pidfile, settings.pidfile, refused.strerror)
+            return ExitCode.UNEXPECTED
+        firstborn = start_firstborn(settings)
 
-    from supervisor.supervising import supervise
+        from supervisor.supervising import supervise
 
-    return supervise(settings, hooks, firstborn)
+        return supervise(settings, hooks, firstborn)

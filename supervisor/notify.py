@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from supervisor.status import Status
 
 _STATUS_EVERY_S = 5.0
+_WORDS_PER_WATCH = 3  # sd_watchdog_enabled(3) asks for more than two
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,19 +36,24 @@ class Notifier:
         watched = microseconds is not None and watched_pid in (None, str(os.getpid()))
         return cls(address=address, watchdog_s=int(microseconds or 0) / 1e6 if watched else None)
 
-    def tell(self, state: str, picture: Callable[[], Status]) -> None:
-        now = time.monotonic()
+    def tell(self, state: str, picture: Callable[[], Status], now: float) -> None:
         lines = _transition(self._state, state)
         changed = state != self._state
         self._state = state
         if changed or now - self._status_at > _STATUS_EVERY_S:
             self._status_at = now
             lines.append(f"STATUS={_sentence(picture())}")
-        if self.watchdog_s is not None and now - self._watchdog_at > self.watchdog_s / 3:
+        if self.watchdog_s is not None and now >= self._watchdog_at + self.watchdog_s / _WORDS_PER_WATCH:
             self._watchdog_at = now
             lines.append("WATCHDOG=1")
         if lines:
             self._send("\n".join(lines))
+
+    def next_word(self, now: float) -> float:
+        """When the watchdog must be told again at the latest."""
+        if self.watchdog_s is None:
+            return now + 3600.0
+        return max(self._watchdog_at, now - self.watchdog_s) + self.watchdog_s / _WORDS_PER_WATCH
 
     def _send(self, text: str) -> None:
         address = "\0" + self.address[1:] if self.address.startswith("@") else self.address

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from supervisor.crew import Crew
 from supervisor.keeper import Keeper
@@ -36,9 +36,23 @@ class Picture:
         return "quiet" if self.crew.quiet else "running"
 
     def take(self) -> Status:
+        """With every worker's memory, which the kernel adds up page by page: milliseconds for a large one."""
+        return self._of([self.recycler.size(worker) for worker in self._shown()])
+
+    def glance(self) -> Status:
+        """Without memory: for those who look all the time."""
+        return self._of([None] * len(self.crew.workers))
+
+    def _shown(self) -> list[Worker]:
+        return sorted(self.crew.workers, key=lambda worker: (worker.slot, worker.serial))
+
+    def _of(self, sizes: list[int | None]) -> Status:
         ground = self.crew.ground
         now = time.monotonic()
-        workers = sorted(self.crew.workers, key=lambda worker: (worker.slot, worker.serial))
+        workers = tuple(
+            self._worker(worker, now, size) for worker, size in zip(self._shown(), sizes, strict=True)
+        )
+        totals = self.crew.ledger.totals
         return Status(
             name=ground.settings.name,
             pid=ground.pid,
@@ -46,13 +60,13 @@ class Picture:
             generation=self.crew.trusted,
             procs=self.crew.wanted,
             uptime_s=now - self._started_at,
-            workers=tuple(self._worker(worker, now) for worker in workers),
+            workers=workers,
             companion=self._companion(),
-            totals=self.crew.ledger.totals,
+            totals=replace(totals, done=totals.done + sum(worker.done for worker in workers)),
             last_reload_error=self.reloading.last_error,
         )
 
-    def _worker(self, worker: Worker, now: float) -> WorkerStatus:
+    def _worker(self, worker: Worker, now: float, size: int | None) -> WorkerStatus:
         figures = self.crew.ground.board.read(worker.cell)
         return WorkerStatus(
             slot=worker.slot,
@@ -66,7 +80,7 @@ class Picture:
             serving=figures.serving,
             label=figures.label,
             held=figures.held,
-            private_bytes=self.recycler.size(worker),
+            private_bytes=size,
         )
 
     def _companion(self) -> CompanionStatus | None:

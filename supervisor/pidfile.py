@@ -12,7 +12,7 @@ from typing import Self
 
 
 class Pidfile:
-    """A stale file is taken over; a held one raises OSError."""
+    """A stale file is taken over; a held one, and one that cannot be written, raises OSError on entry."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -21,8 +21,12 @@ class Pidfile:
     def __enter__(self) -> Self:
         while self._fd < 0:
             self._lock()
-        os.ftruncate(self._fd, 0)
-        os.write(self._fd, f"{os.getpid()}\n".encode())
+        try:
+            os.ftruncate(self._fd, 0)
+            os.write(self._fd, f"{os.getpid()}\n".encode())
+        except OSError as error:  # a full disk
+            self.__exit__(None, None, None)
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
         return self
 
     def __exit__(
@@ -41,7 +45,7 @@ class Pidfile:
                 self._fd = fd
         except BlockingIOError:
             holder = os.read(fd, 32).decode(errors="replace").strip()
-            text = f"already running with pid {holder}, says pidfile"
+            text = f"already running with pid {holder}"
             raise OSError(errno.EEXIST, text, str(self._path)) from None
         except FileNotFoundError:
             pass  # its last holder removed it meanwhile

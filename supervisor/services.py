@@ -1,9 +1,11 @@
-"""What the supervisor offers to the outside while it runs: pidfile, control socket, endpoint, systemd."""
+"""What the supervisor offers to the outside while it runs: control socket, endpoint, systemd."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import os
+import socket
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self
 
@@ -13,18 +15,17 @@ from supervisor.endpoint import Endpoint
 from supervisor.ground import Ground
 from supervisor.hooks import Hooks
 from supervisor.notify import Notifier
-from supervisor.pidfile import Pidfile
-from supervisor.status import Status
+from supervisor.picture import Picture
 
 
 class Refused(Exception):  # noqa: N818
-    """The fleet must not start: another one holds the pidfile or socket, a port is taken."""
+    """The fleet must not start: another one holds the socket, a port is taken, a disk is full."""
 
 
 class Services:
     """A context manager; leaves nothing behind on disk."""
 
-    def __init__(self, *, ground: Ground, hooks: Hooks, picture: Callable[[], Status], desk: Desk) -> None:
+    def __init__(self, *, ground: Ground, hooks: Hooks, picture: Picture, desk: Desk) -> None:
         self._ground = ground
         self._hooks = hooks
         self._picture = picture
@@ -33,11 +34,19 @@ class Services:
         self._notifier = Notifier.from_environment()
 
     async def __aenter__(self) -> Self:
+        """Raises Refused, and leaves nothing."""
+        settings, names = self._ground.settings, self._ground.settings.names
         try:
-            await self._open()
-        except OSError as error:
+            if settings.control is not None:
+                control = Control(settings.control, picture=self._picture.take, desk=self._desk)
+                await self._open(control, f"{names.control} {settings.control}")
+            if settings.endpoint is not None:
+                host, port = settings.endpoint
+                endpoint = Endpoint(host, port, picture=self._picture, metrics=self._hooks.metrics)
+                await self._open(endpoint, f"{names.endpoint} {host}:{port}")
+        except Refused:
             await self._stack.aclose()
-            raise Refused(str(error)) from error
+            raise
         return self
 
     async def __aexit__(
@@ -45,18 +54,24 @@ class Services:
     ) -> None:
         await self._stack.aclose()
 
-    def tell(self, state: str) -> None:
+    def tell(self, state: str, now: float) -> None:
         """To systemd, if it asked for it."""
         if self._notifier is not None:
-            self._notifier.tell(state, self._picture)
+            self._notifier.tell(state, self._picture.glance, now)
 
-    async def _open(self) -> None:
-        settings = self._ground.settings
-        if settings.pidfile is not None:
-            self._stack.enter_context(Pidfile(settings.pidfile))
-        if settings.control is not None:
-            control = Control(settings.control, picture=self._picture, desk=self._desk)
-            await self._stack.enter_async_context(control)
-        if settings.endpoint is not None:
-            endpoint = Endpoint(*settings.endpoint, picture=self._picture, metrics=self._hooks.metrics)
-            await self._stack.enter_async_context(endpoint)
+    def next_word(self, now: float) -> float:
+        """When systemd must hear from us again."""
+        return now + 3600.0 if self._notifier is None else self._notifier.next_word(now)
+
+    async def _open(self, service: AbstractAsyncContextManager[object], what: str) -> None:
+        try:
+            await self._stack.enter_async_context(service)
+        except OSError as error:
+            raise Refused(f"{what}: {_reason(error)}") from error
+
+
+def _reason(error: OSError) -> str:
+    """asyncio wraps the system's words in its own, with the address once more."""
+    if isinstance(error, socket.gaierror) or error.errno is None or error.filename is not None:
+        return error.strerror or str(error)
+    return os.strerror(error.errno)

@@ -90,6 +90,15 @@ class Restarts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """What the people who run the program know these settings by: for messages."""
+
+    pidfile: str = "pidfile"
+    control: str = "control socket"
+    endpoint: str = "endpoint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything `supervisor.main.run` needs."""
 
@@ -104,6 +113,7 @@ class Settings:
     control: Path | None = None
     endpoint: tuple[str, int] | None = None
     burst: bool = False
+    names: Names = field(default_factory=Names)
 
     def __post_init__(self) -> None:
         if not 0 <= self.procs <= MAX_PROCS:

@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
-    """`stage`: booting, ready or leaving. `private_bytes` None: it may not be looked at."""
+    """`stage`: booting, ready or leaving. `private_bytes` None: not measured, or it may not be looked at."""
 
     slot: int
     pid: int | None
@@ -33,7 +33,7 @@ class CompanionStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """Counted since the supervisor started; `done` includes workers that are gone."""
+    """Counted since the supervisor started; `done` by workers that are there and by those that are gone."""
 
     done: int = 0
     deaths: int = 0

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from supervisor.crew import Crew
-from supervisor.exits import Verdict
+from supervisor.exits import ExitCode, Verdict
 from supervisor.generations import Generations
 from supervisor.keeper import Keeper
 from supervisor.ladder import Rung
@@ -36,7 +36,10 @@ class Stopping:
 
     def ask(self, rung: Rung, verdict: Verdict, now: float) -> None:
         """The first verdict stays; a lower rung than the present one changes nothing."""
-        self.verdict = self.verdict or verdict
+        if self.verdict is None:
+            self.verdict = verdict
+            if verdict.exit_code != ExitCode.DONE:
+                log.error("%s", verdict.text or verdict.reason, extra={"exit_code": int(verdict.exit_code)})
         if rung <= self.rung:
             return
         self.rung = rung

@@ -8,7 +8,7 @@ import logging
 import os
 import time
 
-from supervisor import early, logs, patience, prctl, reaper
+from supervisor import early, patience, prctl, reaper
 from supervisor.crew import Crew
 from supervisor.deadlines import Deadlines
 from supervisor.desk import Desk
@@ -38,12 +38,7 @@ _AWAY_AT_MOST_S = 3.0
 
 
 def supervise(settings: Settings, hooks: Hooks | None, firstborn: Firstborn) -> int:
-    handler = logs.shield()
-    try:
-        return asyncio.run(_supervise(settings, hooks or PlainHooks(), firstborn))
-    finally:
-        if handler is not None:
-            handler.close()
+    return asyncio.run(_supervise(settings, hooks or PlainHooks(), firstborn))
 
 
 async def _supervise(settings: Settings, hooks: Hooks, firstborn: Firstborn) -> int:
@@ -95,7 +90,7 @@ class Supervisor:
         self._desk = Desk(
             crew=self._crew, keeper=self._keeper, reloading=self._reloading, stopping=self._stopping
         )
-        self._services = Services(ground=ground, hooks=hooks, picture=self._picture.take, desk=self._desk)
+        self._services = Services(ground=ground, hooks=hooks, picture=self._picture, desk=self._desk)
         self._strays = reaper.Strays()
         self._patience = patience.begin(time.monotonic(), patience.boottime())
         self._title = ""
@@ -117,7 +112,8 @@ class Supervisor:
             async with self._services:
                 return await self._until_gone()
         except Refused as refusal:
-            verdict = Verdict(exit_code=ExitCode.UNEXPECTED, reason=f"not started: {refusal}")
+            text = f"not started: {refusal}"
+            verdict = Verdict(exit_code=ExitCode.UNEXPECTED, reason="not started", text=text)
             self._desk.end(Rung.KILL, verdict, time.monotonic())
             return await self._until_gone()
 
@@ -146,7 +142,7 @@ class Supervisor:
             self._tend(now)
         self._deliver()
         self._conclude(now)
-        self._services.tell(self._picture.state)
+        self._services.tell(self._picture.state, now)
         self._show_title()
         return self._stopping.under_way and self._stopping.step(now)
 
@@ -176,6 +172,7 @@ class Supervisor:
         now = time.monotonic()
         moments = [now + _LOOK_EVERY_S, self._crew.next_fill(now), self._deadlines.next(now)]
         moments += [self._stopping.next_deadline(now), self._recycler.next_look(now)]
+        moments.append(self._services.next_word(now))
         if self._keeper is not None:
             moments.append(self._keeper.next_deadline(now))
         return max(min(moments) - now, 0.001)
@@ -230,8 +227,6 @@ class Supervisor:
         verdict = self._stopping.verdict
         assert verdict is not None
         extra = {"exit_code": int(verdict.exit_code)}
-        if verdict.exit_code != ExitCode.DONE:
-            log.error("%s", verdict.text or verdict.reason, extra=extra)
         log.info("stopped: %s", verdict.reason, extra=extra)
         return int(verdict.exit_code)
 

@@ -137,10 +137,7 @@ def render_status(status: dict[str, Any]) -> str:
 
 
 def _totals(status: dict[str, Any]) -> str:
-    """Jobs of the workers that are there and of those that have gone; the answer's own count has only the latter."""
-    totals = status["totals"]
-    counts = {**totals, "done": totals["done"] + sum(worker["done"] for worker in status["workers"])}
-    counts = {{"deaths": "gone"}.get(name, name): number for name, number in counts.items()}
+    counts = {{"deaths": "gone"}.get(name, name): number for name, number in status["totals"].items()}
     return ", ".join(f"{name.replace('_', ' ')} {number}" for name, number in counts.items())
 
 

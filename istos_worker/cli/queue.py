@@ -20,6 +20,7 @@ from istos_worker.cli.queue_serve import serve
 from istos_worker.cli.queue_top import top
 from istos_worker.cli.queue_web import web
 from istos_worker.errors import IstosError, OwnerUnreachable
+from istos_worker.observability.output import output_failed
 from supervisor.exits import ExitCode
 
 PROGRAM = "istos-queue"
@@ -58,6 +59,8 @@ def run(words: Sequence[str]) -> int:
     except IstosError as failed:
         click.echo(f"{PROGRAM}: {failed.code}: {failed}", err=True)
         return ExitCode.UNEXPECTED
+    except OSError as failed:
+        return output_failed(PROGRAM, failed)
     return code if isinstance(code, int) else 0
 
 

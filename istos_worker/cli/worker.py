@@ -59,6 +59,10 @@ def _run(command: click.Command, words: list[str]) -> int:
         return done.exit_code
     except click.Abort:
         return 1
+    except OSError as failed:
+        from istos_worker.observability.output import output_failed
+
+        return output_failed(PROGRAM, failed)
     return 0
 
 

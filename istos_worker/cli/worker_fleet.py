@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from istos_worker.cli.worker_hooks import FleetHooks
 from istos_worker.fleet.plan import VARIABLE, Plan
 from istos_worker.observability.logs import configure_logs
-from supervisor.settings import Command, Companion, Recycling, Settings, Timeouts
+from supervisor.settings import Command, Companion, Names, Recycling, Settings, Timeouts
 
 if TYPE_CHECKING:
     from istos_worker.cli.worker_here import RuntimeDir
@@ -55,6 +55,7 @@ def settings_of(options: Options, plan: Plan, runtime: RuntimeDir) -> Settings:
         control=options.control or runtime.control,
         endpoint=options.metrics,
         burst=options.burst,
+        names=Names(pidfile="--pidfile", control="--control", endpoint="--metrics"),
     )
 
 

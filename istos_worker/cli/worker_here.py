@@ -131,8 +131,9 @@ def _temporary(env: Mapping[str, str]) -> str:
 
 
 def live_controls() -> list[Path]:
-    """Control sockets of the fleets of this user that are running."""
-    return sorted(path / "control.sock" for path in _folders(runtime_root()) if not _is_abandoned(path))
+    """Control sockets of the fleets of this user that are running, but for those that `--control` put elsewhere."""
+    running = [path for path in _folders(runtime_root()) if not _is_abandoned(path)]
+    return sorted(path / "control.sock" for path in running if (path / "control.sock").exists())
 
 
 def _folders(root: Path) -> list[Path]:

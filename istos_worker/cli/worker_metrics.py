@@ -52,10 +52,9 @@ def _gauges(status: Status) -> list[Metric]:
 
 def _counters(status: Status, lines_lost: int) -> list[Metric]:
     totals, owner = status.totals, status.companion
-    done = totals.done + sum(worker.done for worker in status.workers)
     return _plain(
         "counter",
-        ("fleet_jobs_total", "Attempts finished by all workers.", done),
+        ("fleet_jobs_total", "Attempts finished by all workers.", totals.done),
         ("deaths_total", "Worker processes gone, for whatever reason.", totals.deaths),
         ("crashes_total", "Worker processes that died unbidden.", totals.crashes),
         ("recycled_total", "Workers replaced: age, memory, number of jobs, reload.", totals.recycled),

@@ -137,7 +137,8 @@ def _run_solo(options: Options) -> int:
         with contextlib.nullcontext() if options.pidfile is None else Pidfile(options.pidfile):
             return run_solo(plan)
     except OSError as refused:
-        raise click.ClickException(str(refused)) from refused
+        named = f"--pidfile {options.pidfile}: " if refused.filename == str(options.pidfile) else ""
+        raise click.ClickException(f"{named}{refused.strerror}" if named else str(refused)) from refused
 
 
 def _run_fleet(options: Options) -> int:

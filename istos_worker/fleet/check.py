@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from istos_worker.fleet.application import Application
 from istos_worker.fleet.plan import Plan
 from istos_worker.fleet.target import LoadRefused
+from istos_worker.observability.output import output_failed
 from supervisor.exits import ExitCode
 
 
@@ -19,8 +20,11 @@ def main() -> int:
     except LoadRefused as refused:
         print(f"istos-worker: {refused}", file=sys.stderr)
         return ExitCode.NO_IMPORT
-    for line in report(application):
-        print(line)
+    try:
+        for line in report(application):
+            print(line, flush=True)
+    except OSError as failed:
+        return output_failed("istos-worker", failed)
     return 0
 
 

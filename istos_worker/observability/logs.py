@@ -3,12 +3,14 @@
 Several processes share the pipe. A write of up to PIPE_BUF bytes is atomic (pipe(7)); a longer one may be cut
 into by another process, so every line is written under a POSIX lock, which the kernel drops when its holder
 dies. A stopped holder must not silence the rest: after a second the line is written without the lock.
-Lines are written by a thread of their own, and dropped and counted when nobody reads: logging never blocks.
+Lines are written by a thread of their own, and dropped and counted when nobody reads, or the disk is full: logging
+never blocks, and comes back.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -24,6 +26,8 @@ from typing import Any
 import orjson
 
 CAPACITY = 10_000
+_LOST = "%d log lines were lost: nobody read them in time, or there was no room for them"
+_NOBODY_IS_LEFT = (errno.EPIPE, errno.EBADF)
 _LOCK_PATIENCE_S = 1.0
 _CLOSE_PATIENCE_S = 1.0
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {
@@ -119,8 +123,10 @@ class LineWriter(logging.Handler):
         self._lines: deque[bytes] = deque()
         self._capacity = capacity
         self.lost = 0
-        """Lines dropped so far because nobody read them in time."""
+        """Lines dropped so far because nobody read them in time, or there was no room for them."""
         self._lost_told = 0
+        self._is_cut = False
+        """The last line written has no end: the next one begins with a newline."""
         self._changed = threading.Event()
         self._written = threading.Event()
         self._closing = False
@@ -161,8 +167,14 @@ class LineWriter(logging.Handler):
             self._changed.clear()
             while self._lines:
                 # It leaves the deque when it is written, so that flush() knows.
-                if not self._write_locked(self._lines[0]):
-                    return
+                try:
+                    self._write_locked(self._lines[0])
+                except OSError as failed:
+                    if failed.errno in _NOBODY_IS_LEFT:
+                        return
+                    self.lost += 1
+                    self._lines.popleft()
+                    continue
                 self._lines.popleft()
                 self._report_lost()
             self._written.set()
@@ -172,20 +184,21 @@ class LineWriter(logging.Handler):
             lost, self._lost_told = self.lost - self._lost_told, self.lost
             record = logging.makeLogRecord(
                 {"name": __name__, "levelno": logging.WARNING, "levelname": "WARNING"}
-                | {"msg": "%d log lines were lost: nobody read them in time", "args": (lost,)}
+                | {"msg": _LOST, "args": (lost,)}
             )
             self.emit(record)
 
-    def _write_locked(self, line: bytes) -> bool:
+    def _write_locked(self, line: bytes) -> None:
+        """Raises OSError."""
         locked = self._lock_fd is not None and _lock(self._lock_fd)
+        view = memoryview(b"\n" + line if self._is_cut else line)
         try:
-            _write_all(self._fd, line)
-        except OSError:  # the reader is gone for good: there is nobody left to tell
-            return False
+            while view:
+                view = view[_write_some(self._fd, view) :]
+                self._is_cut = bool(view)
         finally:
             if locked and self._lock_fd is not None:
                 fcntl.lockf(self._lock_fd, fcntl.LOCK_UN)
-        return True
 
 
 def _lock(fd: int) -> bool:
@@ -203,13 +216,12 @@ def _lock(fd: int) -> bool:
             return True
 
 
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[os.write(fd, view) :]
-        except BlockingIOError:  # somebody made the shared pipe non-blocking
-            select.select([], [fd], [], 1.0)
+def _write_some(fd: int, data: memoryview) -> int:
+    try:
+        return os.write(fd, data)
+    except BlockingIOError:  # somebody made the shared pipe non-blocking
+        select.select([], [fd], [], 1.0)
+        return 0
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import pytest
 from istos_worker.errors import StorageUnavailableError
 from istos_worker.storage import QueueMedium, Row, Storage, WriteBatch, open_storage
 from istos_worker.storage.memory import MemoryStorage
-from tests.fixtures.media import StorageInLoop
+from tests.fixtures.in_loop import StorageInLoop
 
 
 class JsonPlugin:

@@ -20,7 +20,7 @@ import pytest
 from istos_worker.errors import StorageUnavailableError
 from istos_worker.storage import QueueMedium, WriteBatch
 from istos_worker.storage.sqlite import SQLiteStorage
-from tests.fixtures.media import StorageInLoop
+from tests.fixtures.in_loop import StorageInLoop
 
 HEAD = b'{"state":"ready"}'
 NOBODY = 65534

@@ -157,6 +157,8 @@ def test_a_dead_fleets_folder_is_removed_and_a_living_ones_found(
     (tmp_path / "123-abandoned").mkdir()
     with runtime_dir() as ours:
         assert not (tmp_path / "123-abandoned").exists()
+        assert live_controls() == []  # it listens elsewhere, or not yet
+        ours.control.touch()
         assert live_controls() == [ours.control]
     assert live_controls() == []
 

@@ -20,6 +20,7 @@ from istos_worker.fleet.plan import Deadlines
 from istos_worker.observability.figures import QueueFigures, write_figures
 from istos_worker.observability.logs import configure_logs
 from istos_worker.wire.session import Session
+from istos_worker.wire.settings import ZenohSettings
 from istos_worker.worker.forked import worker_lives_here
 from istos_worker.worker.running import JobLogFilter
 from istos_worker.worker.settings import new_worker_id
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 
 FIGURES_EVERY_S = 1.0
 LONGEST_PAUSE_S = 5.0
+SILENT_AT_MOST_S = 1.0
 
 
 def live(link: WorkerLink, *, application: Application) -> int:
@@ -93,16 +95,27 @@ class WorkerProcess:
     async def _open_patiently(self) -> Session:
         """An owner or router that is away is no failure: the process is up, and tries for ever."""
         settings = self._application.worker_network()
+        # Zenoh takes three seconds to find that nobody is there: longer than a user watches a silent log.
+        words = asyncio.get_running_loop().call_later(SILENT_AT_MOST_S, self._still_tries, settings)
         pause_s = 0.1
         while True:
             try:
                 return await Session.open(settings)
             except IstosError as refused:
                 log.warning("%s; will try again", refused)
-                self._link.ready()
-                self._link.report(done=0, busy=0, slots=0, serving=False)
+                self._boots_without_owner()
+            finally:
+                words.cancel()
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+
+    def _still_tries(self, settings: ZenohSettings) -> None:
+        log.warning("still trying to reach %s", ", ".join(settings.connect) or "the network")
+        self._boots_without_owner()
+
+    def _boots_without_owner(self) -> None:
+        self._link.ready()
+        self._link.report(done=0, busy=0, slots=0, serving=False)
 
     async def _serve(self, session: Session) -> None:
         self._session = session

@@ -101,6 +101,38 @@ def test_a_port_in_use_for_metrics_is_named(fleet: Fleets) -> None:
         port = taken.getsockname()[1]
         program = fleet.start("app", "--metrics", f"127.0.0.1:{port}")
         assert program.wait() == 1, program.log
-    assert str(port) in program.log
+    (said,) = [line for line in program.log.splitlines() if "ERROR" in line]
+    assert said.endswith(f"not started: --metrics 127.0.0.1:{port}: Address already in use")
     assert "Traceback" not in program.log
     program.assert_nothing_left()
+
+
+def test_a_second_start_with_one_pidfile_fails_at_once_and_leaves_the_first_alone(
+    fleet: Fleets, tmp_path: Path
+) -> None:
+    fleet.write("app", GOOD)
+    pidfile = tmp_path / "pid"
+    options = ("app", "--embedded", "--data", "data", "--procs", "1", "--pidfile", str(pidfile))
+    first = fleet.start(*options)
+    first.until_serving(1)
+    before = {one.pid for one in first.family()}
+
+    second = fleet.start(*options)
+
+    assert second.wait() == 1, second.log
+    (said,) = [line for line in second.log.splitlines() if "ERROR" in line]
+    assert said.endswith(f"not started: --pidfile {pidfile}: already running with pid {first.pid}")
+    assert "started\n" not in second.log.replace(said, "")
+    assert pidfile.read_text() == f"{first.pid}\n"
+    assert {one.pid for one in first.family()} == before
+    assert len(first.ready_workers()) == 1
+    assert first.stop() == 0
+    assert not pidfile.exists()
+
+
+def test_why_the_owner_gave_up_is_said_before_the_fleet_stops(fleet: Fleets, tmp_path: Path) -> None:
+    fleet.write("app", GOOD)
+    (tmp_path / "file").write_text("in the way")
+    program = fleet.start("app", "--embedded", "--data", str(tmp_path / "file" / "data"))
+    assert program.wait() == 1, program.log
+    assert program.log.index("the owner cannot start") < program.log.index("stopping:")

@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import socket
+import time
 import urllib.request
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from supervisor.control_client import ask
 from tests.fixtures.fleet_jobs import APP, hold_a_job, result_of, run_jobs, with_client
 from tests.fixtures.fleets import Fleets, RunningFleet, titles
 from tests.fixtures.owners import Owners
-from tests.fixtures.programs import LONG_S
+from tests.fixtures.programs import LONG_S, free_endpoint
 
 pytestmark = pytest.mark.crash
 
@@ -51,6 +52,10 @@ def test_jobs_run_and_the_fleet_shows_itself_and_leaves(fleet: Fleets, running: 
         "titles",
     )
     assert sum(worker["done"] for worker in running.workers()) == 50
+    assert (running.status() or {})["totals"]["done"] == 50
+    assert ask(running.control, "scale", procs=1)["ok"]
+    running.until(lambda: len(running.workers()) == 1, "one worker")
+    assert (running.status() or {})["totals"]["done"] == 50
     assert running.stop() == 0
     running.assert_nothing_left()
 
@@ -238,6 +243,20 @@ def test_an_owner_that_is_away_is_no_failure(fleet: Fleets) -> None:
     assert len(run_jobs(fleet, 5)) == 5
     assert workers.stop() == 0
     assert owner.stop() == 0
+
+
+def test_a_dead_endpoint_is_named_before_zenoh_gives_up(fleet: Fleets) -> None:
+    fleet.write("app", APP)
+    endpoint = free_endpoint()
+    program = fleet.start("app", "--procs", "1", "--connect", endpoint)
+    program.says("zygote started")
+    began = time.monotonic()
+    program.says(f"still trying to reach {endpoint}")
+    print(f"said {time.monotonic() - began:.1f} s after the zygote's start")
+    assert "cannot" not in program.log  # what Zenoh says when it has given up for the first time, after 3 s
+    program.until(lambda: [one for one in program.workers() if one["stage"] == "ready"], "ready worker")
+    assert program.ready_workers() == []
+    assert program.stop() == 0
 
 
 def test_metrics_and_probes(fleet: Fleets) -> None:

@@ -13,6 +13,7 @@ import contextlib
 import errno
 import fcntl
 import logging
+import math
 import os
 import select
 import stat
@@ -127,6 +128,8 @@ class LineWriter(logging.Handler):
         self._lost_told = 0
         self._is_cut = False
         """The last line written has no end: the next one begins with a newline."""
+        self._writes_since = math.inf
+        """When the line that is being written was begun."""
         self._changed = threading.Event()
         self._written = threading.Event()
         self._closing = False
@@ -146,9 +149,11 @@ class LineWriter(logging.Handler):
         self._changed.set()
 
     def flush(self, patience_s: float = _CLOSE_PATIENCE_S) -> None:
-        """Waits until all lines are written, at most so long."""
+        """Waits until all lines are written, at most so long: not at all for a reader that has been asleep longer."""
         deadline = time.monotonic() + patience_s
-        while self._lines and self._thread.is_alive() and time.monotonic() < deadline:
+        while self._lines and self._thread.is_alive():
+            if time.monotonic() > min(deadline, self._writes_since + patience_s):
+                return
             self._written.clear()
             self._changed.set()
             self._written.wait(0.05)
@@ -167,6 +172,7 @@ class LineWriter(logging.Handler):
             self._changed.clear()
             while self._lines:
                 # It leaves the deque when it is written, so that flush() knows.
+                self._writes_since = time.monotonic()
                 try:
                     self._write_locked(self._lines[0])
                 except OSError as failed:
@@ -175,6 +181,8 @@ class LineWriter(logging.Handler):
                     self.lost += 1
                     self._lines.popleft()
                     continue
+                finally:
+                    self._writes_since = math.inf
                 self._lines.popleft()
                 self._report_lost()
             self._written.set()

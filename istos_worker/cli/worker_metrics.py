@@ -66,7 +66,7 @@ def _counters(status: Status, lines_lost: int) -> list[Metric]:
             "Times the embedded owner was started again.",
             owner.restarts if owner else 0,
         ),
-        ("log_lines_lost_total", "Log lines dropped because nobody read them.", lines_lost),
+        ("log_lines_lost_total", "Log lines dropped: nobody read them, or no room.", lines_lost),
     )
 
 

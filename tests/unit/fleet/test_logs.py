@@ -68,3 +68,29 @@ print("done")
     assert process.stderr is not None
     process.stderr.close()
     assert process.wait() == 0
+
+
+def test_lines_come_back_whole_when_there_is_room_again(tmp_path: Path) -> None:
+    script = """
+import logging, resource
+from istos_worker.observability.logs import configure_logs
+soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+log = logging.getLogger("app")
+with configure_logs(process="p") as writer:
+    log.warning("before")
+    writer.flush()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, hard))
+    for _ in range(5):
+        log.warning("x" * 100)
+    writer.flush()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    log.warning("after")
+"""
+    with (tmp_path / "log").open("wb") as file:
+        subprocess.run([sys.executable, "-c", script], stderr=file, check=True)
+
+    first, *_, after, lost = (tmp_path / "log").read_text().splitlines()
+    assert first.endswith("p: before")
+    assert after.startswith("20")
+    assert after.endswith("p: after")
+    assert "p: 4 log lines were lost" in lost

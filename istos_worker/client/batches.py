@@ -1,14 +1,62 @@
-"""Many jobs as batches: where they are split, and how many are on their way at a time. Knows sizes; sends nothing."""
+"""Many jobs as batches: what one carries, where they are split, and how many are on their way at a time. Sends
+nothing."""
 
 from __future__ import annotations
 
 import asyncio
+import binascii
+import secrets
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from istos_worker.client.joining import BATCH_WEIGHT
-from istos_worker.wire.limits import MAX_BATCH
+import orjson
+
+from istos_worker.client.calls import Request
+from istos_worker.wire.bundle import BASE64, SIZED, joined, sizes_of
+from istos_worker.wire.codec import encode_params
+from istos_worker.wire.limits import MAX_BATCH, MAX_BATCH_BYTES
+
+Params = tuple[tuple[str, object], ...]
+BATCH_WEIGHT = MAX_BATCH_BYTES * 7 // 10
+"""Bytes of bodies and workflows in one batch: in base64 they stay within the owner's limit."""
+
+
+def new_job_id() -> str:
+    return secrets.token_hex(16)
+
+
+@dataclass(slots=True)
+class Batch:
+    """Jobs for one queue that share their parameters and their sender. The id makes it safe to send it again."""
+
+    prefix: str
+    params: Params
+    attachment: bytes | None
+    bodies: Sequence[bytes]
+    wfs: Sequence[str | None]
+    job_id: str = field(default_factory=new_job_id)
+    always_many: bool = False
+    """One job too travels as `enqueue_many`, and is X.0."""
+
+    def request(self, *, sized: bool) -> Request:
+        """One job as `enqueue`, several as `enqueue_many`; `sized`, where the owner takes that encoding."""
+        named: dict[str, object] = {**dict(self.params), "job_id": self.job_id}
+        if len(self.bodies) == 1 and not self.always_many:
+            if self.wfs[0] is not None:
+                named["wf"] = self.wfs[0]
+            return Request(self.prefix, "enqueue", encode_params(named), self.bodies[0], self.attachment)
+        named["encoding"] = SIZED if sized else BASE64
+        payload = joined(self._with_wfs(sizes_of(self.bodies)), self.bodies) if sized else self._as_base64()
+        return Request(self.prefix, "enqueue_many", encode_params(named), payload, self.attachment)
+
+    def _as_base64(self) -> bytes:
+        encoded = [binascii.b2a_base64(body, newline=False).decode() for body in self.bodies]
+        return orjson.dumps(self._with_wfs(encoded))
+
+    def _with_wfs(self, bodies: list[Any]) -> object:
+        return {"bodies": bodies, "wfs": self.wfs} if any(self.wfs) else bodies
 
 
 async def in_order(
@@ -32,18 +80,16 @@ async def in_order(
     return ids
 
 
-def into_batches(
+def into_parts(
     bodies: Sequence[bytes], wfs: Sequence[str | None]
-) -> list[tuple[list[bytes], list[str | None]]]:
+) -> Iterator[tuple[Sequence[bytes], Sequence[str | None]]]:
     """Split where a batch has its most members or bytes (as base64, with room for workflows)."""
-    batches: list[tuple[list[bytes], list[str | None]]] = []
-    size = 0
-    for body, wf in zip(bodies, wfs, strict=True):
-        weight = len(body) + len(wf or "")
-        if not batches or len(batches[-1][0]) >= MAX_BATCH or size + weight > BATCH_WEIGHT:
-            batches.append(([], []))
-            size = 0
-        batches[-1][0].append(body)
-        batches[-1][1].append(wf)
+    start = size = 0
+    for index, body in enumerate(bodies):
+        weight = len(body) + len(wfs[index] or "")
+        if index > start and (index - start >= MAX_BATCH or size + weight > BATCH_WEIGHT):
+            yield bodies[start:index], wfs[start:index]
+            start, size = index, 0
         size += weight
-    return batches
+    if bodies:
+        yield bodies[start:], wfs[start:]

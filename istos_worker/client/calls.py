@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from istos_worker.errors import NotFoundError, OwnerUnreachable
+from istos_worker.errors import IstosError, NotFoundError, OwnerUnreachable
 from istos_worker.wire.asking import Asks
+from istos_worker.wire.bundle import SIZED
 from istos_worker.wire.codec import decode_reply, encode_params
 from istos_worker.wire.keys import BASE_VERBS, verb_key
 
@@ -83,7 +84,12 @@ class Caller:
     def __init__(self, session: Asks) -> None:
         self._session = session
         self._dialects: dict[str, Dialect] = {}
+        self._takes_sized: dict[str, bool] = {}
         self._probing: dict[str, asyncio.Task[Dialect | None]] = {}
+
+    def takes_sized(self, prefix: str) -> bool:
+        """Whether the owner, as it was seen last, takes bodies in the encoding `sized`."""
+        return self._takes_sized.get(prefix, False)
 
     def known_dialect(self, prefix: str) -> Dialect | None:
         return self._dialects.get(prefix)
@@ -184,8 +190,17 @@ class Caller:
             *(self.ask(request, timeout_s) for request in asked), return_exceptions=True
         )
         if isinstance(info, bytes):
+            self._takes_sized[prefix] = _tells_sized(info)
             return "extended"
         return "base" if info is None and isinstance(result, bytes) else None
+
+
+def _tells_sized(info: bytes) -> bool:
+    try:
+        encodings = decode_reply(info).get("encodings")
+    except IstosError:  # an owner of ours that does not want to tell us
+        return False
+    return isinstance(encodings, list) and SIZED in encodings
 
 
 def unreachable(prefix: str, patience: Patience) -> OwnerUnreachable:

@@ -6,41 +6,29 @@ Every job has its id before it is sent, so a request that may or may not have ar
 from __future__ import annotations
 
 import asyncio
-import binascii
-import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import orjson
-
+from istos_worker.client.batches import BATCH_WEIGHT, Batch, Params
 from istos_worker.client.calls import Caller, Patience, Request, unreachable
 from istos_worker.errors import IstosError
-from istos_worker.wire.codec import decode_reply, encode_params
-from istos_worker.wire.limits import MAX_BATCH, MAX_BATCH_BYTES
-
-Params = tuple[tuple[str, object], ...]
-BATCH_WEIGHT = MAX_BATCH_BYTES * 7 // 10
-"""Bytes of bodies and workflows in one batch: in base64 they stay within the owner's limit."""
+from istos_worker.wire.codec import decode_reply
+from istos_worker.wire.limits import MAX_BATCH
 
 
-def new_job_id() -> str:
-    return secrets.token_hex(16)
-
-
-@dataclass(slots=True)
 class _Bucket:
-    """Jobs for one queue that share their parameters and their sender."""
+    """A batch that still fills, and who waits for it."""
 
-    prefix: str
-    params: Params
-    attachment: bytes | None
-    timeout_s: float
-    bodies: list[bytes] = field(default_factory=list)
-    wfs: list[str | None] = field(default_factory=list)
-    futures: list[asyncio.Future[str]] = field(default_factory=list)
-    size: int = 0
+    __slots__ = ("batch", "bodies", "futures", "size", "timeout_s", "wfs")
+
+    def __init__(self, prefix: str, params: Params, attachment: bytes | None, timeout_s: float) -> None:
+        self.bodies: list[bytes] = []
+        self.wfs: list[str | None] = []
+        self.batch = Batch(prefix, params, attachment, self.bodies, self.wfs)
+        self.timeout_s = timeout_s
+        self.futures: list[asyncio.Future[str]] = []
+        self.size = 0
 
 
 class Enqueuer:
@@ -89,40 +77,38 @@ class Enqueuer:
             self._send(bucket)
 
     def _send(self, bucket: _Bucket) -> None:
-        request = batch_request(
-            bucket.prefix, bucket.bodies, bucket.params, new_job_id(), bucket.attachment, bucket.wfs
-        )
-        if self._caller.known_dialect(bucket.prefix) != "extended":
-            self._in_background(bucket, request)
+        batch, caller = bucket.batch, self._caller
+        if caller.known_dialect(batch.prefix) != "extended":
+            self._in_background(bucket)
             return
         # The usual case needs no task of its own.
         try:
-            asked = self._caller.ask(request, bucket.timeout_s)
+            asked = caller.ask(batch.request(sized=caller.takes_sized(batch.prefix)), bucket.timeout_s)
         except Exception as refused:  # the session is closed, or Zenoh refuses the key: theirs to see
             _fail(bucket.futures, refused)
             return
         self._asked.add(asked)
-        asked.add_done_callback(partial(self._on_first_reply, bucket, request))
+        asked.add_done_callback(partial(self._on_first_reply, bucket))
 
-    def _on_first_reply(self, bucket: _Bucket, request: Request, asked: asyncio.Future[bytes | None]) -> None:
+    def _on_first_reply(self, bucket: _Bucket, asked: asyncio.Future[bytes | None]) -> None:
         self._asked.discard(asked)
         failure = None if asked.cancelled() else asked.exception()
         raw = None if asked.cancelled() or failure is not None else asked.result()
         if raw is None and not isinstance(failure, TimeoutError):
-            self._caller.forget(bucket.prefix)
-            self._in_background(bucket, request)
+            self._caller.forget(bucket.batch.prefix)
+            self._in_background(bucket)
             return
         try:
             if raw is None:
                 patience = Patience(bucket.timeout_s)
                 patience.heard_silence = True
-                raise unreachable(bucket.prefix, patience)
+                raise unreachable(bucket.batch.prefix, patience)
             _resolve(bucket.futures, ids_of(decode_reply(raw)))
         except Exception as failed:
             _fail(bucket.futures, failed)
 
-    def _in_background(self, bucket: _Bucket, request: Request) -> None:
-        task = self._loop.create_task(self._send_slowly(bucket, request))
+    def _in_background(self, bucket: _Bucket) -> None:
+        task = self._loop.create_task(self._send_slowly(bucket))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
@@ -133,14 +119,11 @@ class Enqueuer:
             under_way: list[asyncio.Future[Any]] = [*self._sending, *self._asked]
             await asyncio.wait(under_way)
 
-    async def _send_slowly(self, bucket: _Bucket, request: Request) -> None:
+    async def _send_slowly(self, bucket: _Bucket) -> None:
         try:
             ids = await self.deliver(
-                request,
-                bucket.bodies,
-                bucket.params,
+                bucket.batch,
                 bucket.timeout_s,
-                wfs=bucket.wfs,
                 on_each=lambda index, job_id: _resolve(bucket.futures[index : index + 1], [job_id]),
             )
             _resolve(bucket.futures, ids)
@@ -152,49 +135,35 @@ class Enqueuer:
             _fail(bucket.futures, failed)
 
     async def deliver(
-        self,
-        request: Request,
-        bodies: Sequence[bytes],
-        params: Params,
-        timeout_s: float,
-        *,
-        wfs: Sequence[str | None],
-        on_each: Callable[[int, str], None] | None = None,
+        self, batch: Batch, timeout_s: float, *, on_each: Callable[[int, str], None] | None = None
     ) -> list[str]:
         """The ids, once an owner has the jobs. Raises OwnerUnreachable."""
+        caller, prefix = self._caller, batch.prefix
         patience = Patience(timeout_s)
         while True:
-            dialect = await self._caller.settled_dialect(request.prefix, patience)
+            dialect = await caller.settled_dialect(prefix, patience)
             if dialect == "base":
-                return await self._one_by_one(request, bodies, params, patience, wfs, on_each)
+                return await self._one_by_one(batch, patience, on_each)
             try:
-                raw = await self._caller.ask(request, patience.try_s)
+                raw = await caller.ask(batch.request(sized=caller.takes_sized(prefix)), patience.try_s)
             except TimeoutError:
                 raw = None
                 patience.heard_silence = True
             if raw is not None:
                 return ids_of(decode_reply(raw))
-            self._caller.forget(request.prefix)
+            caller.forget(prefix)
             if not await patience.pause():
-                raise unreachable(request.prefix, patience)
+                raise unreachable(prefix, patience)
 
     async def _one_by_one(
-        self,
-        request: Request,
-        bodies: Sequence[bytes],
-        params: Params,
-        patience: Patience,
-        wfs: Sequence[str | None],
-        on_each: Callable[[int, str], None] | None,
+        self, batch: Batch, patience: Patience, on_each: Callable[[int, str], None] | None
     ) -> list[str]:
-        _refuse_extensions(request.prefix, params)
-        base = tuple((name, value) for name, value in params if name in ("priority", "delay"))
+        _refuse_extensions(batch.prefix, batch.params)
+        base = tuple((name, value) for name, value in batch.params if name in ("priority", "delay"))
         ids: list[str] = []
-        for index, (body, wf) in enumerate(zip(bodies, wfs, strict=True)):
+        for index, (body, wf) in enumerate(zip(batch.bodies, batch.wfs, strict=True)):
             named = base if wf is None else (*base, ("wf", wf))
-            one = Request.of(
-                request.prefix, "enqueue", dict(named), payload=body, attachment=request.attachment
-            )
+            one = Request.of(batch.prefix, "enqueue", dict(named), payload=body, attachment=batch.attachment)
             reply = await self._caller.call_once(one, max(patience.timeout_s, patience.left_s))
             ids.append(str(reply["job_id"]))
             if on_each is not None:
@@ -212,29 +181,6 @@ def _refuse_extensions(prefix: str, params: Params) -> None:
             raise IstosError(
                 f"the owner of {prefix!r} is an istos 0.3 node: it cannot take {name!r}", code="bad_request"
             )
-
-
-def batch_request(
-    prefix: str,
-    bodies: Sequence[bytes],
-    params: Params,
-    job_id: str,
-    attachment: bytes | None,
-    wfs: Sequence[str | None],
-    *,
-    always_many: bool = False,
-) -> Request:
-    """One job as `enqueue`, several as `enqueue_many`; as `enqueue_many` in any case with `always_many`."""
-    named: dict[str, object] = dict(params)
-    named.setdefault("job_id", job_id)
-    if len(bodies) == 1 and not always_many:
-        if wfs[0] is not None:
-            named["wf"] = wfs[0]
-        return Request(prefix, "enqueue", encode_params(named), bodies[0], attachment)
-    named["encoding"] = "base64"
-    encoded = [binascii.b2a_base64(body, newline=False).decode() for body in bodies]
-    payload: Any = encoded if not any(wfs) else {"bodies": encoded, "wfs": list(wfs)}
-    return Request(prefix, "enqueue_many", encode_params(named), orjson.dumps(payload), attachment)
 
 
 def ids_of(reply: dict[str, Any]) -> list[str]:

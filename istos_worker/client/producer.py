@@ -4,12 +4,12 @@ are in `calls` and `joining`."""
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from istos_worker.client.batches import in_order, into_batches
+from istos_worker.client.batches import Batch, Params, in_order, into_parts, new_job_id
 from istos_worker.client.bodies import (
     OnFailure,
     Serializes,
@@ -19,7 +19,7 @@ from istos_worker.client.bodies import (
     to_body,
 )
 from istos_worker.client.calls import Caller
-from istos_worker.client.joining import Enqueuer, Params, batch_request, new_job_id
+from istos_worker.client.joining import Enqueuer
 from istos_worker.errors import BadRequestError, PayloadTooLargeError
 from istos_worker.serialization import JsonSerializer
 from istos_worker.wire.envelope import Envelope
@@ -155,8 +155,8 @@ class Producer:
         enqueuer = self._opened()[1]
         if job_id is None and not any(name in _ALONE for name, _ in params):
             return await enqueuer.join(queue, body, params, attachment=attachment, timeout_s=timeout_s, wf=wf)
-        request = batch_request(queue, [body], params, job_id or new_job_id(), attachment, [wf])
-        ids = await enqueuer.deliver(request, [body], params, timeout_s, wfs=[wf])
+        batch = Batch(queue, params, attachment, [body], [wf], job_id or new_job_id())
+        ids = await enqueuer.deliver(batch, timeout_s)
         return ids[0]
 
     async def enqueue_many(
@@ -195,19 +195,19 @@ class Producer:
     ) -> list[str]:
         queue, attachment = queue_prefix(prefix), self._attachment(token)
         caller, enqueuer = self._opened()
-        batches = into_batches(bodies, wfs)
-        if job_id is not None and len(batches) > 1:
+        parts = list(into_parts(bodies, wfs))
+        if job_id is not None and len(parts) > 1:
             raise ValueError(f"job_id= needs items that fit one batch of {MAX_BATCH}, got {len(bodies)}")
 
-        async def send(batch: list[bytes], flows: list[str | None]) -> list[str]:
+        def send(some: Sequence[bytes], flows: Sequence[str | None]) -> Coroutine[Any, Any, list[str]]:
             base = job_id or new_job_id()
-            request = batch_request(queue, batch, params, base, attachment, flows, always_many=True)
-            return await enqueuer.deliver(request, batch, params, timeout_s, wfs=flows)
+            batch = Batch(queue, params, attachment, some, flows, base, always_many=True)
+            return enqueuer.deliver(batch, timeout_s)
 
         def at_once() -> int:
             return _UNDER_WAY if caller.known_dialect(queue) == "extended" else 1
 
-        return await in_order([partial(send, batch, flows) for batch, flows in batches], at_once)
+        return await in_order([partial(send, some, flows) for some, flows in parts], at_once)
 
     async def chain(
         self,

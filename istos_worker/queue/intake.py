@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import count
 
 from istos_worker.errors import BadRequestError
+from istos_worker.queue.alike import BatchEnqueued, NewBatch
 from istos_worker.queue.bodies import task_of
 from istos_worker.queue.ledger import Ledger
 from istos_worker.queue.limits import MAX_SCHEDULES, check_new_job, derived_id
@@ -46,6 +48,40 @@ class Intake:
                 if new.job_id is None:
                     new.job_id = derived_id(tick_id(new.schedule, new.tick), f".{index}")
         return [self._enqueue(new, now, fired) for new in jobs]
+
+    def enqueue_alike(self, batch: NewBatch, now: Instant) -> BatchEnqueued:
+        """All of them, or an error and none. As `enqueue_many`, at a fraction of the cost."""
+        if batch.is_plain and 0 < len(batch) <= MAX_BATCH:
+            check_new_job(batch.strictest(), self._ledger.settings)
+            job_ids = self._fresh_ids(batch)
+            if job_ids is not None:
+                self._admit_plain(batch, job_ids, now)
+                return BatchEnqueued(job_ids)
+        done = self.enqueue_many(batch.jobs(), now)
+        return BatchEnqueued([one.job_id for one in done], sum(one.duplicate for one in done))
+
+    def _fresh_ids(self, batch: NewBatch) -> list[str] | None:
+        """None: some of them are held already."""
+        ledger = self._ledger
+        if batch.base_id is None:
+            return [ledger.new_id() for _ in batch.bodies]
+        job_ids = [f"{batch.base_id}.{index}" for index in range(len(batch))]
+        is_fresh = ledger.by_id.keys().isdisjoint(job_ids) and ledger.tombs.isdisjoint(job_ids)
+        return job_ids if is_fresh else None
+
+    def _admit_plain(self, batch: NewBatch, job_ids: Sequence[str], now: Instant) -> None:
+        ledger, like = self._ledger, batch.like
+        max_attempts, priority = like.max_attempts or ledger.settings.max_attempts, like.priority
+        wall = now.wall
+        tasks = [task_of(body) if b'"task"' in body else None for body in batch.bodies]
+        numbered = zip(count(ledger.reserve_seqs(len(batch))), job_ids, batch.bodies, tasks, strict=False)
+        ledger.admit_ready(
+            [
+                Job(seq, job_id, body, max_attempts, wall, priority, task)
+                for seq, job_id, body, task in numbered
+            ]
+        )
+        ledger.totals.enqueued += len(job_ids)
 
     def continuation(self, new: NewJob, now: Instant) -> Enqueued:
         """A job of our own making: its parts passed the door before, whatever they add up to now."""

@@ -7,7 +7,7 @@ first in, first out. The key never changes, which is how a redelivered job finds
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 
 from istos_worker.queue.records import READY, Job
@@ -38,6 +38,15 @@ class ReadyLine:
             rising.append(key)
         else:
             heappush(self._heap, key)
+
+    def extend(self, keys: Sequence[int]) -> None:
+        """As `push` of each; the keys rise."""
+        rising = self._rising
+        if not rising or keys[0] > rising[-1]:
+            rising.extend(keys)
+        else:
+            for key in keys:
+                self.push(key)
 
     def head(self) -> int | None:
         rising, heap = self._rising, self._heap
@@ -74,6 +83,10 @@ def _is_ready(jobs: Mapping[int, Job], key: int) -> bool:
     return job is not None and job.state == READY
 
 
+def _key(job: Job) -> int:
+    return (-job.priority << SEQ_BITS) + job.seq if job.priority else job.seq
+
+
 class ReadyOrder:
     """All ready jobs: one line per task name. Entries of jobs that left otherwise are skipped when they surface."""
 
@@ -88,7 +101,15 @@ class ReadyOrder:
         line = self.lines.get(name)
         if line is None:
             line = self.lines[name] = ReadyLine()
-        line.push((-job.priority << SEQ_BITS) + job.seq if job.priority else job.seq)
+        line.push(_key(job))
+
+    def add_in_order(self, jobs: Sequence[Job]) -> None:
+        """As `add` of each; the jobs are of one priority, in the order of their numbers."""
+        keys: dict[str, list[int]] = {}
+        for job in jobs:
+            keys.setdefault(job.task or PLAIN, []).append(_key(job))
+        for name, rising in keys.items():
+            self.lines.setdefault(name, ReadyLine()).extend(rising)
 
     def discard(self, job: Job) -> None:
         """The job stops being ready without having been taken; its entry stays until it surfaces or is swept."""

@@ -9,6 +9,7 @@ from istos_worker.errors import BadRequestError
 from istos_worker.queue.limits import MAX_KEY
 from istos_worker.queue.records import DeadLetter, Instant, InvalidChordError, JobResult, Parked, Waiter
 from istos_worker.queue.role_values import MAX_INT, check_size, required, text_param, to_base64
+from istos_worker.wire.bundle import ENCODINGS
 from istos_worker.wire.codec import decode_json, flag_param, int_param, seconds_param
 from istos_worker.wire.keys import VERBS
 
@@ -88,6 +89,7 @@ def info(call: Call, state: QueueState, now: Instant) -> Reply:
         "protocol": PROTOCOL,
         "version": __version__,
         "verbs": sorted(VERBS),
+        "encodings": ENCODINGS,
         "limits": call.limits.as_dict(),
         "lease_s": settings.lease_s,
         "max_attempts": settings.max_attempts,

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from istos_worker.errors import BadRequestError, PayloadTooLargeError
+from istos_worker.queue.alike import NewBatch
 from istos_worker.queue.limits import MAX_ATTEMPTS, MAX_DELAY_S, MAX_KEY, MAX_PRIORITY
 from istos_worker.queue.records import Instant, NewJob
 from istos_worker.queue.role_values import check_size, checked_wf, from_base64, text_param
+from istos_worker.wire.bundle import BASE64, ENCODINGS, SIZED, cut, split_head
 from istos_worker.wire.codec import decode_json, int_param, seconds_param
 from istos_worker.wire.envelope import decode_envelope
 
@@ -53,37 +55,20 @@ def _described(call: Call, body: bytes) -> NewJob:
 
 def enqueue_many(call: Call, state: QueueState, now: Instant) -> Reply:
     bodies, wfs = _members(call)
-    base = call.params.get("job_id")
-    alike = _described(call, b"")
-    jobs = [
-        NewJob(
-            body=body,
-            job_id=None if base is None else f"{base}.{index}",
-            wf=None if wf is None else checked_wf(wf, call.limits),
-            priority=alike.priority,
-            delay_s=alike.delay_s,
-            max_attempts=alike.max_attempts,
-            expires_s=alike.expires_s,
-            unique_key=alike.unique_key,
-            schedule=alike.schedule,
-            tick=alike.tick,
-            correlation_id=alike.correlation_id,
-            traceparent=alike.traceparent,
-        )
-        for index, (body, wf) in enumerate(zip(bodies, wfs, strict=True))
-    ]
-    done = state.enqueue_many(jobs, now)
-    duplicates = sum(one.duplicate for one in done)
-    reply: dict[str, Any] = {"job_ids": [one.job_id for one in done]}
-    if duplicates:
-        reply["duplicates"] = duplicates
+    like = _described(call, b"")
+    batch = NewBatch(like=like, bodies=bodies, wfs=wfs, base_id=call.params.get("job_id"))
+    done = state.enqueue_alike(batch, now)
+    reply: dict[str, Any] = {"job_ids": done.job_ids}
+    if done.duplicates:
+        reply["duplicates"] = done.duplicates
     return reply
 
 
-def _members(call: Call) -> tuple[list[bytes], Sequence[str | None]]:
+def _members(call: Call) -> tuple[list[bytes], Sequence[str | None] | None]:
     payload = call.query.payload
     check_size(len(payload), call.limits.batch_bytes, "the batch")
-    listed = decode_json(payload, "the batch")
+    head, rest = split_head(payload) if call.params.get("encoding") == SIZED else (payload, b"")
+    listed = decode_json(head, "the batch")
     wfs: Sequence[str | None] | None = None
     if isinstance(listed, dict):
         wfs = listed.get("wfs")
@@ -92,22 +77,25 @@ def _members(call: Call) -> tuple[list[bytes], Sequence[str | None]]:
         raise BadRequestError("enqueue_many takes a JSON array of bodies")
     if len(listed) > call.limits.batch:
         raise PayloadTooLargeError(f"a batch takes at most {call.limits.batch} jobs, got {len(listed)}")
-    bodies = _bodies(call, listed)
+    bodies = _bodies(call, listed, rest)
     if wfs is None:
-        return bodies, [None] * len(bodies)
+        return bodies, None
     if not isinstance(wfs, list) or len(wfs) != len(bodies):
         raise BadRequestError("wfs must have one entry for each body")
     if not all(wf is None or isinstance(wf, str) for wf in wfs):
         raise BadRequestError("each of wfs must be text or null")
-    return bodies, wfs
+    return bodies, [None if wf is None else checked_wf(wf, call.limits) for wf in wfs]
 
 
-def _bodies(call: Call, listed: list[Any]) -> list[bytes]:
+def _bodies(call: Call, listed: list[Any], rest: bytes) -> list[bytes]:
     encoding = call.params.get("encoding")
-    if encoding == "base64":
+    if encoding == SIZED:
+        return cut(rest, listed)
+    if encoding == BASE64:
         return [from_base64(text, "a body") for text in listed]
     if encoding is not None:
-        raise BadRequestError(f"encoding must be base64 or absent, got {encoding[:40]!r}")
+        known = " or ".join(ENCODINGS)
+        raise BadRequestError(f"encoding must be {known} or absent, got {encoding[:40]!r}")
     # orjson would round numbers beyond 64 bits; the standard library gives every number back as it was.
     try:
         raw = json.loads(call.query.payload)

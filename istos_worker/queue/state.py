@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from istos_worker.errors import BadRequestError, StorageUnavailableError
+from istos_worker.queue.alike import BatchEnqueued, NewBatch
 from istos_worker.queue.bulk import BulkDone
 from istos_worker.queue.claims import Claims
 from istos_worker.queue.endings import Endings
@@ -149,6 +150,9 @@ class QueueState:
 
     def enqueue_many(self, jobs: Sequence[NewJob], now: Instant) -> list[Enqueued]:
         return self._intake.enqueue_many(jobs, now)
+
+    def enqueue_alike(self, batch: NewBatch, now: Instant) -> BatchEnqueued:
+        return self._intake.enqueue_alike(batch, now)
 
     def cancel(self, job_id: str, now: Instant) -> CancelReply:
         return self._outcomes.cancel(job_id, now)

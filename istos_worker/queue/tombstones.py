@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 import orjson
@@ -63,6 +63,10 @@ class Tombstones:
 
     def __len__(self) -> int:
         return len(self._fences)
+
+    def isdisjoint(self, job_ids: Iterable[str]) -> bool:
+        """Whether none of them is remembered."""
+        return self._fences.keys().isdisjoint(job_ids)
 
     def fence_of(self, job_id: str) -> int | None:
         """The fence of the delivery that finished the job; None: no such job is remembered."""

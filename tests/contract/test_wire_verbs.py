@@ -126,6 +126,19 @@ async def test_a_batch_in_base64_keeps_every_byte(raw: Raw) -> None:
     assert [base64.b64decode(job["data"]) for job in jobs] == bodies
 
 
+async def test_a_batch_told_by_its_sizes_keeps_every_byte_and_its_workflows(raw: Raw) -> None:
+    bodies = [b"\x00\xff\n", b"", b'{"big": 123456789012345678901234567890}']
+    wf = b64(b'{"chain":[{"prefix":"jobs/b"}]}')
+    head = orjson.dumps({"bodies": [3, 0, 39], "wfs": [None, wf, None]})
+
+    reply = await raw("enqueue_many", head + b"\n" + b"".join(bodies), encoding="sized", job_id="b")
+    jobs = (await raw("claim", n=3))["jobs"]
+
+    assert reply == {"job_ids": ["b.0", "b.1", "b.2"]}
+    assert [base64.b64decode(job["data"]) for job in jobs] == bodies
+    assert [job["wf"] for job in jobs] == [None, wf, None]
+
+
 async def test_a_plain_batch_keeps_large_numbers(raw: Raw) -> None:
     await raw("enqueue_many", b"[123456789012345678901234567890]")
 
@@ -374,7 +387,17 @@ async def test_info_names_every_verb(raw: Raw) -> None:
         ("enqueue", b"x" * (8 * 1024 * 1024 + 1), "", "payload_too_large"),
         ("enqueue_many", b"{", "", "bad_request"),
         ("enqueue_many", b'["%%"]', "encoding=base64", "bad_request"),
+        ("enqueue_many", b'["MQ=="]', "encoding=rot13", "bad_request"),
         ("enqueue_many", b"[" + b"1," * 1000 + b"1]", "", "payload_too_large"),
+        ("enqueue_many", b"[" + b"1," * 1000 + b"1]\n" + b"1" * 1001, "encoding=sized", "payload_too_large"),
+        ("enqueue_many", b"[1,2]\n12", "encoding=sized", "bad_request"),
+        ("enqueue_many", b"[1]\n12", "encoding=sized", "bad_request"),
+        ("enqueue_many", b"[3,-1]\n12", "encoding=sized", "bad_request"),
+        ("enqueue_many", b"[true,1]\n12", "encoding=sized", "bad_request"),
+        ("enqueue_many", b"[18446744073709551615]\n12", "encoding=sized", "bad_request"),
+        ("enqueue_many", b'["1"]\n1', "encoding=sized", "bad_request"),
+        ("enqueue_many", b"[1]1", "encoding=sized", "bad_request"),
+        ("enqueue_many", b"12", "encoding=sized", "bad_request"),
         ("claim", b"", "n=1001", "bad_request"),
         ("claim", b"", ";".join(f"p{n}=1" for n in range(40)), "bad_request"),
         ("settle", b'{"outcomes": 7}', "", "bad_request"),

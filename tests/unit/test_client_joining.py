@@ -63,6 +63,10 @@ def enqueued_many(params: dict[str, str], payload: bytes) -> Any:
     return {"job_ids": [f"{params['job_id']}.{index}" for index in range(len(bodies))]}
 
 
+def sized_many(params: dict[str, str], payload: bytes) -> Any:
+    return enqueued_many(params, payload.partition(b"\n")[0])
+
+
 def base_enqueued(params: dict[str, str], payload: bytes) -> Any:
     return {"job_id": f"theirs-{payload.decode()}"}
 
@@ -95,6 +99,17 @@ async def test_one_job_is_sent_as_one_and_several_as_a_batch() -> None:
     assert owner.count("enqueue") == 1
     ((params, payload),) = owner.of("enqueue_many")
     assert [base64.b64decode(body) for body in orjson.loads(payload)] == [b"1", b"2", b"3"]
+    assert ids == [f"{params['job_id']}.{index}" for index in range(3)]
+
+
+async def test_bodies_travel_as_they_are_to_an_owner_that_tells_it_takes_them_so() -> None:
+    owner = ours(info=says({"protocol": 1, "encodings": ["base64", "sized"]}), enqueue_many=sized_many)
+    async with client_of(owner) as client:
+        await client.enqueue("jobs/a", 0)
+        ids = await asyncio.gather(*(client.enqueue("jobs/a", number) for number in (1, 22, 3)))
+
+    ((params, payload),) = owner.of("enqueue_many")
+    assert (params["encoding"], payload) == ("sized", b"[1,2,1]\n1223")
     assert ids == [f"{params['job_id']}.{index}" for index in range(3)]
 
 

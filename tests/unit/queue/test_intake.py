@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from istos_worker.errors import BadRequestError, ConflictError, IstosError, PayloadTooLargeError
+from istos_worker.queue.alike import BatchEnqueued, NewBatch
 from istos_worker.queue.records import NewJob
 from tests.unit.queue.fakes import Bench, ref
 
@@ -179,6 +182,62 @@ def test_a_batch_with_one_bad_member_enqueues_nothing() -> None:
 
     with pytest.raises(BadRequestError, match="job_id"):
         bench.state.enqueue_many([NewJob(body=b"1"), NewJob(body=b"1", job_id="no blanks")], bench.now)
+
+    assert bench.counts() == {}
+
+
+def alike(*bodies: bytes, base_id: str | None = None, **fields: Any) -> NewBatch:
+    return NewBatch(like=NewJob(body=b"", **fields), bodies=bodies, base_id=base_id)
+
+
+@pytest.mark.parametrize("fields", [{}, {"priority": 3}, {"unique_key": "k"}, {"delay_s": 1.0}, {"tick": "1"}])
+def test_jobs_that_are_alike_come_in_as_they_would_one_by_one(fields: dict[str, Any]) -> None:
+    fields = {**fields, "schedule": "s"} if "tick" in fields else fields
+    bodies = [b'{"task":"a","args":[],"kwargs":{}}', b"1", b'{"task":"b","args":[],"kwargs":{}}', b"2"]
+    together, apart = Bench(), Bench()
+
+    done = together.state.enqueue_alike(alike(*bodies, base_id="b", **fields), together.now)
+    one_by_one = apart.state.enqueue_many(
+        [NewJob(body=body, job_id=f"b.{index}", **fields) for index, body in enumerate(bodies)], apart.now
+    )
+
+    assert done.job_ids == [one.job_id for one in one_by_one]
+    assert done.duplicates == sum(one.duplicate for one in one_by_one)
+    assert together.counts() == apart.counts()
+    for bench in (together, apart):
+        bench.sleep(2)
+        bench.restart()
+    for tasks in (frozenset({"b"}), None):
+        told = [[(one.job_id, one.body) for one in bench.claim(9, tasks=tasks)] for bench in (together, apart)]
+        assert told[0] == told[1]
+
+
+def test_of_jobs_that_are_alike_those_held_already_are_duplicates() -> None:
+    bench = Bench()
+    bench.add(job_id="b.1", body=b"held")
+
+    done = bench.state.enqueue_alike(alike(b"0", b"1", b"2", base_id="b"), bench.now)
+
+    assert done == BatchEnqueued(["b.0", "b.1", "b.2"], duplicates=1)
+    assert bench.counts() == {"ready": 3}
+
+
+@pytest.mark.parametrize(
+    ("batch", "error"),
+    [
+        (alike(b"1", b"x" * (8 * 1024 * 1024 + 1), b"2"), PayloadTooLargeError),
+        (alike(b"1", b"2", base_id="no blanks"), BadRequestError),
+        (alike(*[b"1"] * 11, base_id="x" * 62), BadRequestError),
+        (alike(*[b"1"] * 1001), BadRequestError),
+        (alike(b"1", priority=2**31 + 1), BadRequestError),
+        (alike(b"1", max_attempts=0), BadRequestError),
+    ],
+)
+def test_of_jobs_that_are_alike_all_are_refused_or_none(batch: NewBatch, error: type[IstosError]) -> None:
+    bench = Bench()
+
+    with pytest.raises(error):
+        bench.state.enqueue_alike(batch, bench.now)
 
     assert bench.counts() == {}
 

@@ -190,7 +190,9 @@ def alike(*bodies: bytes, base_id: str | None = None, **fields: Any) -> NewBatch
     return NewBatch(like=NewJob(body=b"", **fields), bodies=bodies, base_id=base_id)
 
 
-@pytest.mark.parametrize("fields", [{}, {"priority": 3}, {"unique_key": "k"}, {"delay_s": 1.0}, {"tick": "1"}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"priority": 3}, {"unique_key": "k"}, {"delay_s": 1.0}, {"tick": "1"}]
+)
 def test_jobs_that_are_alike_come_in_as_they_would_one_by_one(fields: dict[str, Any]) -> None:
     fields = {**fields, "schedule": "s"} if "tick" in fields else fields
     bodies = [b'{"task":"a","args":[],"kwargs":{}}', b"1", b'{"task":"b","args":[],"kwargs":{}}', b"2"]
@@ -208,7 +210,9 @@ def test_jobs_that_are_alike_come_in_as_they_would_one_by_one(fields: dict[str, 
         bench.sleep(2)
         bench.restart()
     for tasks in (frozenset({"b"}), None):
-        told = [[(one.job_id, one.body) for one in bench.claim(9, tasks=tasks)] for bench in (together, apart)]
+        told = [
+            [(one.job_id, one.body) for one in bench.claim(9, tasks=tasks)] for bench in (together, apart)
+        ]
         assert told[0] == told[1]
 
 

@@ -84,6 +84,10 @@ def into_parts(
     bodies: Sequence[bytes], wfs: Sequence[str | None]
 ) -> Iterator[tuple[Sequence[bytes], Sequence[str | None]]]:
     """Split where a batch has its most members or bytes (as base64, with room for workflows)."""
+    if len(bodies) <= MAX_BATCH and _weight(bodies, wfs) <= BATCH_WEIGHT:
+        if bodies:
+            yield bodies, wfs
+        return
     start = size = 0
     for index, body in enumerate(bodies):
         weight = len(body) + len(wfs[index] or "")
@@ -91,5 +95,8 @@ def into_parts(
             yield bodies[start:index], wfs[start:index]
             start, size = index, 0
         size += weight
-    if bodies:
-        yield bodies[start:], wfs[start:]
+    yield bodies[start:], wfs[start:]
+
+
+def _weight(bodies: Sequence[bytes], wfs: Sequence[str | None]) -> int:
+    return sum(map(len, bodies)) + sum(len(wf) for wf in wfs if wf)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import binascii
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Protocol
 
 import orjson
@@ -24,6 +24,10 @@ class Serializes(Protocol):
 def to_body(serializer: Serializes, data: Any) -> bytes:
     body = serializer.serialize(data)
     return body.encode() if isinstance(body, str) else body
+
+
+def to_bodies(serializer: Serializes, items: Iterable[Any]) -> list[bytes]:
+    return [body.encode() if isinstance(body, str) else body for body in map(serializer.serialize, items)]
 
 
 class _AsBytes:

@@ -185,7 +185,7 @@ def _refuse_extensions(prefix: str, params: Params) -> None:
 
 def ids_of(reply: dict[str, Any]) -> list[str]:
     ids = reply.get("job_ids")
-    return [str(job_id) for job_id in ids] if isinstance(ids, list) else [str(reply["job_id"])]
+    return list(map(str, ids)) if isinstance(ids, list) else [str(reply["job_id"])]
 
 
 def _resolve(futures: Sequence[asyncio.Future[str]], ids: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ from istos_worker.client.bodies import (
     chain_wf,
     chord_wfs,
     from_base64,
+    to_bodies,
     to_body,
 )
 from istos_worker.client.calls import Caller
@@ -177,7 +178,7 @@ class Producer:
         batch, which is there as a whole or not at all; more are sent as several batches, one after the other.
         With `job_id=X` the ids are X.0, X.1, ..., and the items must fit one batch."""
         params = _job_params(priority=priority, delay=delay_s, max_attempts=max_attempts, expires=expires_s)
-        bodies = [self._body(item, serializer) for item in items]
+        bodies = self._bodies(items, serializer)
         return await self._enqueue_batch(
             prefix, bodies, [None] * len(bodies), params, token=token, timeout_s=timeout_s, job_id=job_id
         )
@@ -263,7 +264,7 @@ class Producer:
         or it "collect"s the error in the member's place.
         """
         callback_queue = queue_prefix(callback[0])
-        bodies = [self._body(item, serializer) for item in items]
+        bodies = self._bodies(items, serializer)
         callback_body = self._body(callback[1], serializer)
         chord_id = secrets.token_hex(16)
         params = _job_params(priority=priority)
@@ -296,13 +297,13 @@ class Producer:
 
     def _body(self, data: Any, serializer: Serializes | None) -> bytes:
         body = to_body(serializer or self._serializer, data)
-        if len(body) > _MAX_BODY_BYTES:
-            # Refused here, so that it cannot spoil the batch it would travel in.
-            raise PayloadTooLargeError(
-                f"the job's body has {len(body)} bytes, the limit is {_MAX_BODY_BYTES}: keep the data "
-                "elsewhere and enqueue a reference to it"
-            )
+        _check_size(len(body))
         return body
+
+    def _bodies(self, items: Iterable[Any], serializer: Serializes | None) -> list[bytes]:
+        bodies = to_bodies(serializer or self._serializer, items)
+        _check_size(max(map(len, bodies), default=0))
+        return bodies
 
     def _decoded(self, text: str | None, serializer: Serializes | None) -> Any:
         return from_base64(serializer or self._serializer, text)
@@ -317,6 +318,15 @@ class Producer:
             correlation_id=None if job is None else job.correlation_id,
             traceparent=None if job is None else job.traceparent,
         ).encode()
+
+
+def _check_size(size: int) -> None:
+    """Refused here, so that it cannot spoil the batch it would travel in."""
+    if size > _MAX_BODY_BYTES:
+        raise PayloadTooLargeError(
+            f"the job's body has {size} bytes, the limit is {_MAX_BODY_BYTES}: keep the data elsewhere and enqueue "
+            "a reference to it"
+        )
 
 
 def _job_params(**named: Any) -> Params:

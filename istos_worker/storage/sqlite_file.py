@@ -44,7 +44,7 @@ class SQLiteFile:
             prepared = [
                 statement
                 for name, batch in batches
-                for statement in schema.statements(self._numbers[name], schema.batch_lines(batch))
+                for statement in schema.batch_statements(self._numbers[name], batch)
             ]
             if len(prepared) == 1:  # a transaction of its own, and the only wait for the GIL
                 db.execute(*prepared[0])

@@ -9,7 +9,8 @@ import contextlib
 import gc
 import sqlite3
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,14 @@ from istos_worker.errors import StorageUnavailableError
 from istos_worker.storage import WriteBatch, sqlite_writer
 from istos_worker.storage.sqlite import SQLiteStorage
 from istos_worker.storage.sqlite_file import SQLiteFile
-from istos_worker.storage.sqlite_schema import LINES_PER_STATEMENT, batch_lines, statements
+from istos_worker.storage.sqlite_schema import (
+    LINES_PER_STATEMENT,
+    batch_lines,
+    batch_statements,
+    statements,
+)
+
+Prepared = Callable[[WriteBatch], Iterable[tuple[str, list[object]]]]
 
 
 @pytest.fixture
@@ -196,7 +204,18 @@ def test_a_batch_is_one_statement(count: int) -> None:
     assert len(statement[1]) // 4 < count * 1.5 + 1
 
 
-def test_batches_of_all_sizes_share_few_statements() -> None:
-    texts = {sql for count in range(1, 2500, 7) for sql, _ in statements(1, batch_lines(rows(*range(count))))}
+@pytest.mark.parametrize("count", [1, 5, 100, LINES_PER_STATEMENT])
+def test_new_rows_alone_are_one_statement_without_the_view(count: int) -> None:
+    ((sql, values),) = batch_statements(1, rows(*range(count)))
+
+    assert "INTO jobs_1 " in sql
+    assert len(values) // 3 < count * 1.5 + 1
+
+
+@pytest.mark.parametrize(
+    "prepared", [lambda batch: statements(1, batch_lines(batch)), partial(batch_statements, 1)]
+)
+def test_batches_of_all_sizes_share_few_statements(prepared: Prepared) -> None:
+    texts = {sql for count in range(1, 2500, 7) for sql, _ in prepared(rows(*range(count)))}
 
     assert len(texts) <= 20

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from istos_worker.errors import IstosError, NotFoundError, OwnerUnreachable
 from istos_worker.wire.asking import Asks
@@ -24,8 +23,7 @@ _SHORTEST_TRY_S = 0.05
 _PROBE_TRY_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     prefix: str
     verb: str
     params: str = ""

@@ -78,12 +78,15 @@ class Claims:
     ) -> list[Delivery]:
         lease_s = self._ledger.settings.lease_s if request.lease_s is None else request.lease_s
         claim_seq = request.seq or 0
-        hold, take = self._leases.hold, picker.take
+        hold = self._leases.hold
         deliveries: list[Delivery] = []
         room = MAX_REPLY_BYTES
-        while len(deliveries) < n and room > 0 and (job := take()) is not None:
+        for job in picker.taken():
             deliveries.append(hold(job, holder, claim_seq, lease_s, now))
             room -= len(job.body)
+            if len(deliveries) >= n or room <= 0:
+                break
+        self._ledger.totals.delivered += len(deliveries)
         return deliveries
 
     # waiting claims

@@ -45,7 +45,6 @@ class Leases:
             self.timers.set(job.seq, now.mono + lease_s)
         if job.expires_at:
             ledger.expiries.drop(job.seq)
-        ledger.totals.delivered += 1
         return Delivery(job, job.attempts, job.fence)
 
     def drop(self, job: Job) -> None:

@@ -220,7 +220,7 @@ class Ledger:
         self._outgoing.append(outgoing)
 
     def take_effects(self, *, with_writes: bool) -> Effects:
-        self.tombs.write()
+        self.tombs.write(is_read_back=with_writes)
         effects = Effects(self._take_writes()) if with_writes else Effects()
         if not with_writes:
             self._forget_writes()

@@ -54,11 +54,11 @@ class ReadyLine:
             return heap[0]
         return rising[0] if rising else None
 
-    def pop(self) -> int:
+    def pop(self) -> int | None:
         rising, heap = self._rising, self._heap
         if heap and (not rising or heap[0] < rising[0]):
             return heappop(heap)
-        return rising.popleft()
+        return rising.popleft() if rising else None
 
     def oldest_seqs(self, jobs: Mapping[int, Job]) -> Iterator[int]:
         """Where the oldest job is, unless priorities hide it."""
@@ -131,18 +131,16 @@ class ReadyOrder:
             chosen = [name for name in lines if name in tasks]
         return Picker(self, chosen) if chosen else None
 
-    def take_from(self, name: str) -> Job | None:
-        """The first ready job of a line; an empty line is given up."""
-        line = self.lines[name]
-        jobs = self._jobs
-        while line:
-            job = jobs.get(line.pop() & _SEQ_MASK)
+    def take_from(self, name: str) -> Iterator[Job]:
+        """The ready jobs of a line, taken as they are asked for; an empty line is given up."""
+        line, jobs = self.lines[name], self._jobs
+        while (key := line.pop()) is not None:
+            job = jobs.get(key & _SEQ_MASK)
             if job is not None and job.state == READY:
-                return job
-            if line.stale:
+                yield job
+            elif line.stale:
                 line.stale -= 1
         del self.lines[name]
-        return None
 
     def oldest(self) -> Job | None:
         """The job that has been waiting longest, as far as the fronts of the lines show it."""
@@ -168,12 +166,14 @@ class Picker:
         lines = self._order.lines
         return sum(len(line) - line.stale for name in self._names if (line := lines.get(name)) is not None)
 
-    def take(self) -> Job | None:
-        """The next job. The caller changes its state before it takes another."""
+    def taken(self) -> Iterator[Job]:
+        """The jobs, each taken when it is asked for. The caller changes its state before it asks for another."""
         heads = self._heads
         if heads is None:
-            name = self._names[0]
-            return self._order.take_from(name) if name in self._order.lines else None
+            return self._order.take_from(self._names[0])
+        return self._across(heads)
+
+    def _across(self, heads: list[tuple[int, str]]) -> Iterator[Job]:
         while heads:
             head, name = heads[0]
             line = self._order.lines.get(name)
@@ -183,12 +183,12 @@ class Picker:
             elif first != head:
                 heapreplace(heads, (first, name))
             elif (job := self._take_head(name)) is not None:
-                return job
-        return None
+                yield job
 
     def _take_head(self, name: str) -> Job | None:
         line = self._order.lines[name]
-        job = self._order._jobs.get(line.pop() & _SEQ_MASK)
+        key = line.pop()
+        job = None if key is None else self._order._jobs.get(key & _SEQ_MASK)
         if not line:
             del self._order.lines[name]
         if job is not None and job.state == READY:

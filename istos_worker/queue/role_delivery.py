@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from istos_worker.errors import BadRequestError, IstosError, PayloadTooLargeError
 from istos_worker.queue.limits import MAX_DELAY_S, MAX_KEY, MAX_TASKS_BYTES
+from istos_worker.queue.outcomes import OK
 from istos_worker.queue.records import ClaimRequest, Delivery, Instant, JobRef, Outcome, Parked
 from istos_worker.queue.role_values import (
     JOB_ID,
@@ -108,7 +109,12 @@ def release(call: Call, state: QueueState, now: Instant) -> Reply:
     return _outcome_reply(state.release(job_ref(call.params), now, delay_s=delay_s))
 
 
-def _outcome_reply(outcome: Outcome) -> dict[str, Any]:
+_ok_reply: Reply = {"ok": True}
+
+
+def _outcome_reply(outcome: Outcome) -> Reply:
+    if outcome is OK:
+        return _ok_reply
     reply: dict[str, Any] = {"ok": outcome.ok}
     if outcome.stale:
         reply["stale"] = True
@@ -217,13 +223,10 @@ def ref_of(named: dict[str, Any]) -> JobRef:
     job_id, attempt, fence = named.get("job_id"), named.get("attempt"), named.get("fence")
     if type(job_id) is not str or len(job_id) > MAX_KEY:
         raise BadRequestError(f"job_id must be text of at most {MAX_KEY} characters")
-    if not (_is_count(attempt) and _is_count(fence)):
-        raise BadRequestError("attempt and fence must be whole numbers, not negative")
+    for count in (attempt, fence):
+        if count is not None and (type(count) is not int or not 0 <= count <= MAX_INT):
+            raise BadRequestError("attempt and fence must be whole numbers, not negative")
     return JobRef(job_id, attempt, fence)
-
-
-def _is_count(value: object) -> bool:
-    return value is None or (type(value) is int and 0 <= value <= MAX_INT)
 
 
 def objects(listed: object, name: str, limits: Limits) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import orjson
@@ -78,22 +78,24 @@ class Tombstones:
         shelf.fresh.append(job_id)
         self._now = now
 
-    def write(self) -> None:
-        """Puts the ids of this turn into rows."""
+    def write(self, *, is_read_back: bool) -> None:
+        """Puts the ids of this turn into rows; empty ones, if nobody will ever read them."""
         for shelf in (self._random, self._chosen):
             if shelf.fresh:
-                self._bury(shelf)
+                self._bury(shelf, is_read_back)
 
-    def _bury(self, shelf: _Shelf) -> None:
+    def _bury(self, shelf: _Shelf, is_read_back: bool) -> None:
         now, ids = self._now, shelf.fresh
         shelf.fresh = []
-        pairs = [part for job_id in ids for part in (job_id, self._fences[job_id])]
-        head = orjson.dumps((FORMAT, TOMBSTONES, shelf.is_random, now.wall, pairs))
-        seq = self._put_row(head, b"")
+        seq = self._put_row(self._head(shelf, ids) if is_read_back else b"", b"")
         shelf.graves.append(_Grave(now.mono + shelf.ttl_s, seq, ids))
         shelf.held += len(ids)
         while shelf.held > shelf.capacity and len(shelf.graves) > 1:
             self._forget(shelf)
+
+    def _head(self, shelf: _Shelf, ids: Sequence[str]) -> bytes:
+        pairs = [part for job_id in ids for part in (job_id, self._fences[job_id])]
+        return orjson.dumps((FORMAT, TOMBSTONES, shelf.is_random, self._now.wall, pairs))
 
     def load(self, seq: int, is_random: bool, buried_at: float, pairs: list[str | int], now: Instant) -> None:
         shelf = self._random if is_random else self._chosen

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -19,15 +20,15 @@ MAX_PARAMETERS = 32
 
 def encode_params(params: Mapping[str, object]) -> str:
     """`name=value;...`, percent-encoded as peer 0.3 reads it."""
-    return ";".join(f"{quote(name)}={quote(_param_text(value))}" for name, value in params.items())
+    return ";".join([f"{_quoted_name(name)}={_quoted(value)}" for name, value in params.items()])
 
 
-def _param_text(value: object) -> str:
-    match value:
-        case bool():
-            return "1" if value else "0"
-        case _:
-            return str(value)
+_quoted_name = lru_cache(maxsize=256)(quote)
+
+
+def _quoted(value: object) -> str:
+    text = ("1" if value else "0") if isinstance(value, bool) else str(value)
+    return text if text.isalnum() and text.isascii() else quote(text)  # most ids and numbers are plain
 
 
 def decode_params(text: str) -> dict[str, str]:
@@ -38,10 +39,9 @@ def decode_params(text: str) -> dict[str, str]:
     if len(pairs) > MAX_PARAMETERS:
         raise BadRequestError(f"more than {MAX_PARAMETERS} parameters")
     params: dict[str, str] = {}
-    escaped = "%" in text
     for pair in pairs:
         name, _, value = pair.partition("=")
-        if escaped:
+        if "%" in pair:
             name, value = unquote(name), unquote(value)
         if name:
             params.setdefault(name, value)
@@ -82,6 +82,7 @@ def encode_tasks(names: Iterable[str]) -> str:
     return ",".join(names)
 
 
+@lru_cache(maxsize=32)  # a worker says the same with each claim
 def decode_tasks(text: str | None) -> frozenset[str] | None:
     """The names after `tasks=`; None when the parameter is absent: anything will do."""
     return None if text is None else frozenset(name for name in text.split(",") if name)

@@ -155,6 +155,11 @@ class Enqueuer:
             if not await patience.pause():
                 raise unreachable(prefix, patience)
 
+    async def deliver_one(self, batch: Batch, timeout_s: float) -> str:
+        """As `deliver`, of a batch of one."""
+        ids = await self.deliver(batch, timeout_s)
+        return ids[0]
+
     async def _one_by_one(
         self, batch: Batch, patience: Patience, on_each: Callable[[int, str], None] | None
     ) -> list[str]:

@@ -4,8 +4,8 @@ are in `calls` and `joining`."""
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -17,7 +17,6 @@ from istos_worker.client.bodies import (
     chord_wfs,
     from_base64,
     to_bodies,
-    to_body,
 )
 from istos_worker.client.calls import Caller
 from istos_worker.client.joining import Enqueuer
@@ -34,7 +33,6 @@ _UNDER_WAY = 3
 _MAX_BODY_BYTES = Limits().payload_bytes
 _ALONE = frozenset(("unique_key", "schedule", "tick"))
 """What belongs to one job alone, so that job travels alone."""
-_UNSET = {"priority": 0, "delay": 0}
 
 
 class Traced(Protocol):
@@ -129,19 +127,11 @@ class Producer:
         letter when it has not been started once within `expires_s`. Raises OwnerUnreachable when no owner answers
         within `timeout_s`, PayloadTooLargeError for a body above 8 MiB.
         """
-        params = _job_params(
-            priority=priority,
-            delay=delay_s,
-            max_attempts=max_attempts,
-            expires=expires_s,
-            unique_key=unique_key,
-            schedule=schedule,
-            tick=tick,
-        )
+        params = _job_params(priority, delay_s, max_attempts, expires_s, unique_key, schedule, tick)
         body = self._body(data, serializer)
         return await self._enqueue_body(prefix, body, params, token=token, timeout_s=timeout_s, job_id=job_id)
 
-    async def _enqueue_body(
+    def _enqueue_body(
         self,
         prefix: str,
         body: bytes,
@@ -151,14 +141,13 @@ class Producer:
         timeout_s: float,
         job_id: str | None = None,
         wf: str | None = None,
-    ) -> str:
+    ) -> Awaitable[str]:
         queue, attachment = queue_prefix(prefix), self._attachment(token)
         enqueuer = self._opened()[1]
-        if job_id is None and not any(name in _ALONE for name, _ in params):
-            return await enqueuer.join(queue, body, params, attachment=attachment, timeout_s=timeout_s, wf=wf)
+        if job_id is None and (not params or _ALONE.isdisjoint(dict(params))):
+            return enqueuer.join(queue, body, params, attachment=attachment, timeout_s=timeout_s, wf=wf)
         batch = Batch(queue, params, attachment, [body], [wf], job_id or new_job_id())
-        ids = await enqueuer.deliver(batch, timeout_s)
-        return ids[0]
+        return enqueuer.deliver_one(batch, timeout_s)
 
     async def enqueue_many(
         self,
@@ -177,7 +166,7 @@ class Producer:
         """Puts all items on the queue and returns their ids, in order. Up to 1000 items (and 24 MiB) are one
         batch, which is there as a whole or not at all; more are sent as several batches, one after the other.
         With `job_id=X` the ids are X.0, X.1, ..., and the items must fit one batch."""
-        params = _job_params(priority=priority, delay=delay_s, max_attempts=max_attempts, expires=expires_s)
+        params = _job_params(priority, delay_s, max_attempts, expires_s)
         bodies = self._bodies(items, serializer)
         return await self._enqueue_batch(
             prefix, bodies, [None] * len(bodies), params, token=token, timeout_s=timeout_s, job_id=job_id
@@ -225,7 +214,7 @@ class Producer:
             raise ValueError("chain() needs at least one queue")
         queues = [queue_prefix(prefix) for prefix in prefixes]
         body = self._body(data, serializer)
-        params = _job_params(priority=priority)
+        params = _job_params(priority)
         return await self._enqueue_body(
             queues[0], body, params, token=token, timeout_s=timeout_s, wf=chain_wf(queues)
         )
@@ -267,7 +256,7 @@ class Producer:
         bodies = self._bodies(items, serializer)
         callback_body = self._body(callback[1], serializer)
         chord_id = secrets.token_hex(16)
-        params = _job_params(priority=priority)
+        params = _job_params(priority)
         if not bodies:
             await self._fire_empty(callback_queue, callback[1], chord_id, serializer, token, timeout_s)
             return []
@@ -296,13 +285,18 @@ class Producer:
         return self._caller, self._enqueuer
 
     def _body(self, data: Any, serializer: Serializes | None) -> bytes:
-        body = to_body(serializer or self._serializer, data)
-        _check_size(len(body))
+        body = (serializer or self._serializer).serialize(data)
+        if isinstance(body, str):
+            body = body.encode()
+        if len(body) > _MAX_BODY_BYTES:
+            raise _too_large(len(body))
         return body
 
     def _bodies(self, items: Iterable[Any], serializer: Serializes | None) -> list[bytes]:
         bodies = to_bodies(serializer or self._serializer, items)
-        _check_size(max(map(len, bodies), default=0))
+        longest = max(map(len, bodies), default=0)
+        if longest > _MAX_BODY_BYTES:
+            raise _too_large(longest)
         return bodies
 
     def _decoded(self, text: str | None, serializer: Serializes | None) -> Any:
@@ -320,21 +314,37 @@ class Producer:
         ).encode()
 
 
-def _check_size(size: int) -> None:
-    """Refused here, so that it cannot spoil the batch it would travel in."""
-    if size > _MAX_BODY_BYTES:
-        raise PayloadTooLargeError(
-            f"the job's body has {size} bytes, the limit is {_MAX_BODY_BYTES}: keep the data elsewhere and enqueue "
-            "a reference to it"
-        )
-
-
-def _job_params(**named: Any) -> Params:
-    if named.get("delay", 0.0) < 0:
-        raise BadRequestError(f"delay_s must not be negative, got {named['delay']!r}")
-    return tuple(
-        [(name, value) for name, value in named.items() if value is not None and value != _UNSET.get(name)]
+def _too_large(size: int) -> PayloadTooLargeError:
+    """Said before it is sent, so that it cannot spoil the batch it would travel in."""
+    return PayloadTooLargeError(
+        f"the job's body has {size} bytes, the limit is {_MAX_BODY_BYTES}: keep the data elsewhere and enqueue a "
+        "reference to it"
     )
+
+
+@lru_cache(maxsize=256, typed=True)  # most callers say the same each time
+def _job_params(
+    priority: int,
+    delay_s: float = 0.0,
+    max_attempts: int | None = None,
+    expires_s: float | None = None,
+    unique_key: str | None = None,
+    schedule: str | None = None,
+    tick: str | None = None,
+) -> Params:
+    """What differs from the owner's defaults."""
+    if delay_s < 0:
+        raise BadRequestError(f"delay_s must not be negative, got {delay_s!r}")
+    named: dict[str, object] = {
+        "priority": priority or None,
+        "delay": delay_s or None,
+        "max_attempts": max_attempts,
+        "expires": expires_s,
+        "unique_key": unique_key,
+        "schedule": schedule,
+        "tick": tick,
+    }
+    return tuple([(name, value) for name, value in named.items() if value is not None])
 
 
 def _no_job() -> None:

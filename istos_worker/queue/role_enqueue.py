@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from istos_worker.queue.verbs import Call, Reply
 
 
+_DESCRIBING = frozenset(("priority", "delay", "max_attempts", "expires", "unique_key", "schedule", "tick"))
+
+
 def enqueue(call: Call, state: QueueState, now: Instant) -> Reply:
     job = _described(call, call.query.payload)
     wf = call.params.get("wf")
@@ -34,7 +37,7 @@ def _described(call: Call, body: bytes) -> NewJob:
     """The job as parameters and attachment tell it, without id and workflow."""
     job = NewJob(body=body)
     params = call.params
-    if params:
+    if not _DESCRIBING.isdisjoint(params):
         job.priority = int_param(params, "priority", 0, low=-MAX_PRIORITY, high=MAX_PRIORITY)
         job.delay_s = seconds_param(params, "delay", 0.0, high=MAX_DELAY_S)
         if "max_attempts" in params:

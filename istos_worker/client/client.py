@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Protocol, TypedDict
 
+from istos_worker.client.batches import new_job_id
 from istos_worker.client.bodies import Serializes
 from istos_worker.client.calls import Patience, Request
-from istos_worker.client.joining import new_job_id
 from istos_worker.client.producer import Producer, Token, _job_params
 from istos_worker.wire.keys import queue_prefix
 from istos_worker.wire.limits import MAX_WAIT_S
@@ -76,9 +76,8 @@ class Client(Producer):
         """As `enqueue`, and tells whether the job was there already, by its `job_id` or its `unique_key`. A job
         that a lost reply made us send twice under your `job_id` looks like one that was; an istos 0.3 owner
         knows no duplicates."""
-        named: dict[str, Any] = {"unique_key": unique_key, "max_attempts": max_attempts}
         queue, body, attachment = queue_prefix(prefix), self._body(data, serializer), self._attachment(token)
-        params = _job_params(priority=priority, delay=delay_s, expires=expires_s, **named)
+        params = _job_params(priority, delay_s, max_attempts, expires_s, unique_key)
         caller = self._opened()[0]
         if await caller.settled_dialect(queue, Patience(timeout_s)) == "base":
             done = await self._enqueue_body(

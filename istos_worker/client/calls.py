@@ -66,6 +66,9 @@ class Patience:
     def try_s(self) -> float:
         return max(min(self.left_s, _LONGEST_TRY_S), _SHORTEST_TRY_S)
 
+    def exhausted(self, prefix: str) -> OwnerUnreachable:
+        return unreachable(prefix, self.timeout_s, heard_silence=self.heard_silence)
+
     async def pause(self) -> bool:
         """False when there is no time left to try again."""
         left_s = self.left_s
@@ -119,7 +122,7 @@ class Caller:
                     f"the owner of {request.prefix!r} is an istos 0.3 node: it has no {request.verb!r}"
                 )
             if not await patience.pause():
-                raise unreachable(request.prefix, patience)
+                raise patience.exhausted(request.prefix)
 
     async def _patiently(self, request: Request, patience: Patience, hold_s: float) -> bytes | None:
         try:
@@ -168,7 +171,7 @@ class Caller:
             if found is not None:
                 return found
             if not await patience.pause():
-                raise unreachable(prefix, patience)
+                raise patience.exhausted(prefix)
 
     async def _probe(self, prefix: str, timeout_s: float) -> Dialect | None:
         found = await self._look(prefix, timeout_s)
@@ -201,14 +204,14 @@ def _tells_sized(info: bytes) -> bool:
     return isinstance(encodings, list) and SIZED in encodings
 
 
-def unreachable(prefix: str, patience: Patience) -> OwnerUnreachable:
-    if patience.heard_silence:
+def unreachable(prefix: str, timeout_s: float, *, heard_silence: bool) -> OwnerUnreachable:
+    if heard_silence:
         return OwnerUnreachable(
-            f"the owner of queue {prefix!r} did not answer within {patience.timeout_s:g} s: it is there, but "
+            f"the owner of queue {prefix!r} did not answer within {timeout_s:g} s: it is there, but "
             "overloaded or stuck"
         )
     return OwnerUnreachable(
-        f"no owner of queue {prefix!r} answered within {patience.timeout_s:g} s. Start one with "
+        f"no owner of queue {prefix!r} answered within {timeout_s:g} s. Start one with "
         f"`istos-queue serve --queue {prefix}` (or a worker with --embedded), and see that both sides use the "
         "same --connect or --listen"
     )

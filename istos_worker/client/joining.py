@@ -100,9 +100,7 @@ class Enqueuer:
             return
         try:
             if raw is None:
-                patience = Patience(bucket.timeout_s)
-                patience.heard_silence = True
-                raise unreachable(bucket.batch.prefix, patience)
+                raise unreachable(bucket.batch.prefix, bucket.timeout_s, heard_silence=True)
             _resolve(bucket.futures, ids_of(decode_reply(raw)))
         except Exception as failed:
             _fail(bucket.futures, failed)
@@ -153,7 +151,7 @@ class Enqueuer:
                 return ids_of(decode_reply(raw))
             caller.forget(prefix)
             if not await patience.pause():
-                raise unreachable(prefix, patience)
+                raise patience.exhausted(prefix)
 
     async def deliver_one(self, batch: Batch, timeout_s: float) -> str:
         """As `deliver`, of a batch of one."""

@@ -11,9 +11,14 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
+from istos_worker.client.batches import Batch, Params, new_job_id
 from istos_worker.client.bodies import Serializes
+from istos_worker.client.calls import unreachable
 from istos_worker.client.client import Client
+from istos_worker.client.joining import ids_of
 from istos_worker.client.producer import Token
+from istos_worker.wire.codec import decode_reply
+from istos_worker.wire.keys import queue_prefix
 from istos_worker.wire.settings import ZenohSettings
 
 P = ParamSpec("P")
@@ -28,6 +33,28 @@ def _blocking(
         return client._started().run(lambda ours: method(ours, *args, **kwargs))
 
     return call
+
+
+def _waiting(
+    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[SyncClient, P], R]:
+    """For a method that awaits nothing but its one request."""
+
+    @functools.wraps(method)
+    def call(client: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return _returned(method(client._started().waiting, *args, **kwargs))
+
+    return call
+
+
+def _returned(coroutine: Coroutine[Any, Any, R]) -> R:
+    """What a coroutine returns that never has to wait for an event loop."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        value: R = done.value
+        return value
+    raise RuntimeError("it waits for an event loop, and here is none")
 
 
 class SyncClient:
@@ -65,7 +92,7 @@ class SyncClient:
         if running is not None and running.pid == os.getpid():
             running.close()
 
-    enqueue = _blocking(Client.enqueue)
+    enqueue = _waiting(Client.enqueue)
     enqueue_many = _blocking(Client.enqueue_many)
     chain = _blocking(Client.chain)
     group = _blocking(Client.group)
@@ -96,6 +123,45 @@ class SyncClient:
             return self._running
 
 
+class _WaitingClient(Client):
+    """An open client for threads without a loop: an enqueue is sent and waited for in the thread that calls. What is
+    not the usual case (no owner known or there, a peer's, a slow one) is left to the loop; the job's id makes it
+    safe to send it again."""
+
+    def __init__(self, opened: Client, patiently: Callable[[Batch, float], str]) -> None:
+        vars(self).update(vars(opened))
+        self._patiently = patiently
+
+    async def _enqueue_body(
+        self,
+        prefix: str,
+        body: bytes,
+        params: Params,
+        *,
+        token: Token,
+        timeout_s: float,
+        job_id: str | None = None,
+        wf: str | None = None,
+    ) -> str:
+        queue, attachment = queue_prefix(prefix), self._attachment(token)
+        batch = Batch(queue, params, attachment, [body], [wf], job_id or new_job_id())
+        if self._opened()[0].known_dialect(queue) == "extended":
+            request = batch.request(sized=False)
+            try:
+                raw = self.session.ask_and_wait(
+                    request.key,
+                    request.params,
+                    payload=request.payload,
+                    attachment=request.attachment,
+                    timeout_s=timeout_s,
+                )
+            except TimeoutError:
+                raise unreachable(queue, timeout_s, heard_silence=True) from None
+            if raw is not None:
+                return ids_of(decode_reply(raw))[0]
+        return self._patiently(batch, timeout_s)
+
+
 class _Running:
     """The thread with its loop and its open client."""
 
@@ -110,6 +176,10 @@ class _Running:
         except BaseException:
             self._end()
             raise
+        self.waiting = _WaitingClient(self._client, self._deliver)
+
+    def _deliver(self, batch: Batch, timeout_s: float) -> str:
+        return self.run(lambda client: client._opened()[1].deliver_one(batch, timeout_s))
 
     @property
     def is_alive(self) -> bool:

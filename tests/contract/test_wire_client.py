@@ -367,6 +367,38 @@ async def test_sync_code_enqueues_from_any_thread(node: Live, client: Client) ->
     assert await ready(client) == 8
 
 
+async def test_a_sync_enqueue_waits_for_an_owner_that_comes_back(node: Live, client: Client) -> None:
+    role = await node.own("jobs/moves")
+    sync = SyncClient(node.settings)
+    try:
+        await asyncio.to_thread(sync.enqueue, "jobs/moves", 1)
+        role.unbind()
+        waiting = asyncio.create_task(asyncio.to_thread(sync.enqueue, "jobs/moves", 2, job_id="two"))
+        refused = asyncio.create_task(asyncio.to_thread(sync.enqueue, "jobs/moves", 3, timeout_s=0.05))
+        with pytest.raises(OwnerUnreachable, match=r"no owner of queue 'jobs/moves' answered within 0\.05 s"):
+            await refused
+        await role.bind(node.session, asyncio.get_running_loop())
+
+        assert await waiting == "two"
+    finally:
+        await asyncio.to_thread(sync.close)
+    assert await ready(client, "jobs/moves") == 2
+
+
+async def test_a_sync_enqueue_is_refused_as_an_async_one(node: Live) -> None:
+    await node.own("jobs/t", authorizer=TokenAuthorizer({"right": "*"}))
+    sync = SyncClient(node.settings, token="right")
+    try:
+        await asyncio.to_thread(sync.enqueue, "jobs/t", 1)
+
+        with pytest.raises(UnauthorizedError):
+            await asyncio.to_thread(sync.enqueue, "jobs/t", 1, token="wrong")
+        with pytest.raises(BadRequestError, match="delay_s must not be negative"):
+            await asyncio.to_thread(sync.enqueue, "jobs/t", 1, delay_s=-1)
+    finally:
+        await asyncio.to_thread(sync.close)
+
+
 async def test_a_session_after_a_fork_is_refused_instead_of_hanging(node: Live) -> None:
     sync = SyncClient(node.settings)
     reading, writing = os.pipe()

@@ -65,11 +65,18 @@ class ReadyLine:
         rising, heap = self._rising, self._heap
         while rising and not _is_ready(jobs, rising[0]):
             rising.popleft()
+            self.skipped()
         while heap and not _is_ready(jobs, heap[0]):
             heappop(heap)
+            self.skipped()
         for keys in (rising, heap):
             if keys:
                 yield keys[0] & _SEQ_MASK
+
+    def skipped(self) -> None:
+        """An entry that surfaced was stale."""
+        if self.stale:
+            self.stale -= 1
 
     def sweep(self, jobs: Mapping[int, Job]) -> None:
         self._rising = deque(key for key in self._rising if _is_ready(jobs, key))
@@ -138,8 +145,8 @@ class ReadyOrder:
             job = jobs.get(key & _SEQ_MASK)
             if job is not None and job.state == READY:
                 yield job
-            elif line.stale:
-                line.stale -= 1
+            else:
+                line.skipped()
         del self.lines[name]
 
     def oldest(self) -> Job | None:
@@ -193,6 +200,5 @@ class Picker:
             del self._order.lines[name]
         if job is not None and job.state == READY:
             return job
-        if line.stale:
-            line.stale -= 1
+        line.skipped()
         return None

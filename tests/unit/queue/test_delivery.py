@@ -285,3 +285,18 @@ def test_known_workers_do_not_pile_up() -> None:
         bench.claim(worker=f"w{index}", seq=1)
 
     assert len(bench.state._leases.holders.by_id) <= 1001
+
+
+def test_a_claim_waits_on_when_somebody_looked_at_a_queue_whose_only_job_was_cancelled() -> None:
+    bench = Bench()
+    bench.state.pause(bench.now)
+    waiter = bench.park()
+    bench.state.cancel(bench.add(), bench.now)
+    assert bench.state.stats(bench.now).oldest_ready_s is None
+
+    bench.state.resume(bench.now)
+    bench.turn()
+    job_id = bench.add()
+
+    ((delivery,),) = waiter.answers
+    assert delivery.job_id == job_id

@@ -162,9 +162,9 @@ def _serve(served: Served) -> int:
             click.echo(f"istos-queue: {refused}", err=True)
             return ExitCode.NO_IMPORT
     try:
-        from istos_worker.fleet.loops import run_in_loop
+        from istos_worker.fleet.loops import run_owner_in_loop
 
-        return run_in_loop(_run(served, app))
+        return run_owner_in_loop(_run(served, app))
     except (IstosError, OSError, ValueError) as failed:
         click.echo(f"istos-queue: {failed}", err=True)
         return ExitCode.UNEXPECTED

@@ -27,13 +27,13 @@ def main() -> int:
 
     link = companion_link()  # before anything slow is imported
     from istos_worker.fleet.application import Application
-    from istos_worker.fleet.loops import run_in_loop
+    from istos_worker.fleet.loops import run_owner_in_loop
     from istos_worker.fleet.plan import Plan
     from istos_worker.observability.logs import configure_logs
 
     application = Application(Plan.take(os.environ))
     with configure_logs(process="owner", **application.plan.log.named()):
-        return run_in_loop(_main(link, application))
+        return run_owner_in_loop(_main(link, application))
 
 
 async def _main(link: CompanionLink, application: Application) -> int:

@@ -26,6 +26,7 @@ from supervisor.titles import set_title, worker_title
 from supervisor.wire import Channel
 
 BEAT_EVERY_S = 1.0
+_BEAT_EVERY_AT_LEAST_S = 0.05
 _TITLE_EVERY_S = 0.5
 _LAST_RESORT_S = 1.0
 
@@ -169,7 +170,7 @@ class WorkerLink:
         if self._title != self._busy_of:
             self._set_title()
         self._check_parent()
-        self._timer = self._loop.call_later(BEAT_EVERY_S, self._tick)
+        self._timer = self._loop.call_later(beat_every_s(self.berth.stall_s), self._tick)
 
     def _set_title(self) -> None:
         self._title = self._busy_of
@@ -250,3 +251,8 @@ class WorkerLink:
     def _light_fuse(self) -> None:
         with contextlib.suppress(RuntimeError, ValueError, OSError):
             faulthandler.dump_traceback_later(self.berth.drain_s + _LAST_RESORT_S, exit=True)
+
+
+def beat_every_s(stall_s: float | None) -> float:
+    """A healthy loop vouches for itself some times within the stall timeout, also within a short one."""
+    return BEAT_EVERY_S if stall_s is None else max(min(BEAT_EVERY_S, stall_s / 3), _BEAT_EVERY_AT_LEAST_S)

@@ -13,6 +13,7 @@ import pytest
 
 from supervisor.endpoint import Endpoint
 from supervisor.ledger import Ledger
+from supervisor.link import beat_every_s
 from supervisor.notify import Notifier
 from supervisor.picture import Picture
 from supervisor.settings import Restarts
@@ -96,3 +97,8 @@ def test_the_watchdog_hears_more_than_twice_an_interval_however_short(
 
     assert len(words) >= 9
     assert all(b - a < watchdog_s / 2 for a, b in itertools.pairwise(words))
+
+
+@pytest.mark.parametrize(("stall_s", "every_s"), [(None, 1.0), (30.0, 1.0), (1.5, 0.5), (0.001, 0.05)])
+def test_a_worker_beats_some_times_within_its_stall_timeout(stall_s: float | None, every_s: float) -> None:
+    assert beat_every_s(stall_s) == every_s

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 BERTH_VARIABLE = "SUPERVISOR_BERTH"
@@ -54,8 +54,9 @@ class Inherited:
         return {BERTH_VARIABLE: json.dumps(asdict(self))}
 
     @classmethod
-    def take(cls) -> Inherited:
-        """Read and remove it, so that nothing this process starts takes it, or the descriptors, for its own."""
+    def take(cls, fds: Sequence[int] = ()) -> Inherited:
+        """Read and remove it, so that nothing this process starts takes it, or the descriptors, for its own.
+        `fds`: where they are, if they came another way than by inheritance; in the order of `fds()`."""
         try:
             text = os.environ.pop(BERTH_VARIABLE)
         except KeyError:
@@ -63,6 +64,11 @@ class Inherited:
                 f"{BERTH_VARIABLE} is not set: this program is started by a supervisor"
             ) from None
         inherited = cls(**json.loads(text))
+        if fds:
+            link, board, lifeline, stacks = fds
+            inherited = replace(
+                inherited, link_fd=link, board_fd=board, lifeline_fd=lifeline, stacks_fd=stacks
+            )
         for fd in inherited.fds():
             os.set_inheritable(fd, False)
         return inherited

@@ -146,8 +146,8 @@ class Generations:
         zygote = next((zygote for zygote in self.zygotes if zygote.pid == pid), None)
         if zygote is None:
             return None
+        self.zygotes.remove(zygote)  # first: what it says last must not have it killed, its pid is free
         self._take_last_words(zygote)
-        self.zygotes.remove(zygote)
         if not zygote.dismissed:
             self._count_death(zygote.generation, lived_s=self.ground.loop.time() - zygote.started_at)
         if zygote.phase is Phase.IMPORTING and not zygote.dismissed:

@@ -13,13 +13,15 @@ from supervisor.settings import Settings
 from supervisor.spawn import start_firstborn
 
 if TYPE_CHECKING:
+    from supervisor.embryo import Embryo
     from supervisor.hooks import Hooks
 
 log = logging.getLogger(__name__)
 
 
-def run(settings: Settings, hooks: Hooks | None = None) -> int:
-    """Supervise until stopped; returns the exit code of CONTRACT.md section 2.
+def run(settings: Settings, hooks: Hooks | None = None, embryo: Embryo | None = None) -> int:
+    """Supervise until stopped; returns the exit code of CONTRACT.md section 2. `embryo`: the first zygote, if it was
+    started before the settings were known.
 
     The fleet's signals are left blocked: what is left for the process to do is to exit.
     """
@@ -32,7 +34,7 @@ def run(settings: Settings, hooks: Hooks | None = None) -> int:
         except OSError as refused:
             log.error("not started: %s %s: %s", settings.names.pidfile, settings.pidfile, refused.strerror)
             return ExitCode.UNEXPECTED
-        firstborn = start_firstborn(settings)
+        firstborn = start_firstborn(settings, embryo)
 
         from supervisor.supervising import supervise
 

@@ -6,6 +6,7 @@ supervisor has loaded its other parts.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -16,6 +17,7 @@ from dataclasses import dataclass, replace
 from supervisor.berth import Berth, Inherited
 from supervisor.board import Board
 from supervisor.early import FLEET_SIGNALS
+from supervisor.embryo import Embryo
 from supervisor.settings import Command, Companion, Settings
 
 FIRST_GENERATION = 1
@@ -64,19 +66,21 @@ class Firstborn:
     companion: Started | OSError | None
 
 
-def start_firstborn(settings: Settings) -> Firstborn:
+def start_firstborn(settings: Settings, embryo: Embryo | None = None) -> Firstborn:
     shared, companion = Shared.create(), settings.companion
     return Firstborn(
         shared=shared,
         companion=None
         if companion is None
         else _attempt(lambda: start_companion(companion, settings, shared, count=1)),
-        zygote=_attempt(lambda: start_zygote(settings, shared, generation=FIRST_GENERATION)),
+        zygote=_attempt(lambda: start_zygote(settings, shared, generation=FIRST_GENERATION, embryo=embryo)),
     )
 
 
-def start_zygote(settings: Settings, shared: Shared, *, generation: int) -> Started:
-    """Raises OSError."""
+def start_zygote(
+    settings: Settings, shared: Shared, *, generation: int, embryo: Embryo | None = None
+) -> Started:
+    """From the embryo, if there is one and it lives. Raises OSError."""
     inherited = Inherited(
         board_fd=shared.board.fd,
         lifeline_fd=shared.lifeline_write_fd,
@@ -84,7 +88,7 @@ def start_zygote(settings: Settings, shared: Shared, *, generation: int) -> Star
         supervisor_pid=os.getpid(),
         name=settings.name,
     )
-    return _start(settings.zygote, inherited)
+    return _start(settings.zygote, inherited, embryo)
 
 
 def start_companion(companion: Companion, settings: Settings, shared: Shared, *, count: int) -> Started:
@@ -125,13 +129,14 @@ def _attempt(start: Callable[[], Started]) -> Started | OSError:
         return error
 
 
-def _start(command: Command, inherited: Inherited) -> Started:
+def _start(command: Command, inherited: Inherited, embryo: Embryo | None = None) -> Started:
     """The fleet's signals are blocked in it until it has handlers. Raises OSError, and leaves nothing open."""
     ours, theirs = socket.socketpair()
     stacks_read, stacks_write = nonblocking_pipe()
     try:
         with theirs:
-            pid = _spawn(command, replace(inherited, link_fd=theirs.fileno(), stacks_fd=stacks_write))
+            placed = replace(inherited, link_fd=theirs.fileno(), stacks_fd=stacks_write)
+            pid = _spawn(command, placed, embryo)
     except OSError:
         ours.close()
         os.close(stacks_read)
@@ -141,16 +146,21 @@ def _start(command: Command, inherited: Inherited) -> Started:
     return Started(pid=pid, link=ours, stacks_fd=stacks_read, at=time.monotonic())
 
 
-def _spawn(command: Command, inherited: Inherited) -> int:
+def _spawn(command: Command, inherited: Inherited, embryo: Embryo | None) -> int:
     fds = inherited.fds()
-    environment = {**(os.environ if command.env is None else command.env), **inherited.to_env()}
+    environment = _without_systemd(
+        {**(os.environ if command.env is None else command.env), **inherited.to_env()}
+    )
+    if embryo is not None:
+        with contextlib.suppress(OSError):  # it has died: another one will say why
+            return embryo.grow(environment, fds)
     for fd in fds:
         os.set_inheritable(fd, True)
     try:
         return os.posix_spawnp(
             command.argv[0],
             command.argv,
-            _without_systemd(environment),
+            environment,
             setsigmask=FLEET_SIGNALS,
             setsigdef=[signal.SIGPIPE],
         )

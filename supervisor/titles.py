@@ -13,6 +13,14 @@ def set_title(name: str, text: str) -> None:
         setproctitle(f"{name}: {text}")
 
 
+def reserve_room() -> None:
+    """To be called before much of the environment is changed: a title is written over where it was at the start."""
+    with contextlib.suppress(ImportError):
+        from setproctitle import getproctitle
+
+        getproctitle()
+
+
 def supervisor_title(workers: int, generation: int) -> str:
     return f"supervisor [{workers} worker{'' if workers == 1 else 's'}, gen {generation}]"
 

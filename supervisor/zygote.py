@@ -9,7 +9,7 @@ import select
 import signal
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from supervisor import early, forksafety, prctl
@@ -30,14 +30,19 @@ class LoadFailed(Exception):  # noqa: N818
 
 
 def serve_zygote(
-    *, load: Callable[[], None], child: Callable[[WorkerLink], int], suspects: tuple[type, ...] = ()
+    *,
+    load: Callable[[], None],
+    child: Callable[[WorkerLink], int],
+    suspects: tuple[type, ...] = (),
+    fds: Sequence[int] = (),
 ) -> int:
-    """Import the application, then fork workers on order until the supervisor is gone.
+    """Import the application, then fork workers on order until the supervisor is gone. `fds`: what
+    `embryo.grow_up` returned.
 
     `suspects` are types whose instances must not exist when forking (sessions with threads of their
     own); living ones are named in a warning. Returns the process's exit code.
     """
-    inherited = Inherited.take()
+    inherited = Inherited.take(fds)
     set_title(inherited.name, f"zygote gen {inherited.generation} [importing]")
     _own_signals(inherited.stacks_fd)
     _die_with(inherited.supervisor_pid)

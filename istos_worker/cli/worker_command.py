@@ -155,7 +155,8 @@ def run(targets: tuple[str, ...], network: ZenohSettings, token: str | None, **v
     targets = targets or _configured_targets()
     if not targets:
         raise click.UsageError("no TARGET: name the module that has your App, such as myapp.tasks")
-    sys.exit(start(Options(targets=targets, network=network, token=token, **values)))
+    embryo = click.get_current_context().obj
+    sys.exit(start(Options(targets=targets, network=network, token=token, **values), embryo))
 
 
 def _configured_targets() -> tuple[str, ...]:

@@ -17,11 +17,12 @@ from supervisor.settings import Command, Companion, Names, Recycling, Settings, 
 if TYPE_CHECKING:
     from istos_worker.cli.worker_here import RuntimeDir
     from istos_worker.cli.worker_run import Options
+    from supervisor.embryo import Embryo
 
 log = logging.getLogger("istos_worker.fleet")
 
 
-def run_fleet(options: Options, plan: Plan, runtime: RuntimeDir) -> int:
+def run_fleet(options: Options, plan: Plan, runtime: RuntimeDir, embryo: Embryo | None) -> int:
     from supervisor.main import run
 
     with configure_logs(process="supervisor", **plan.log.named()) as writer, _reloader(options):
@@ -32,7 +33,7 @@ def run_fleet(options: Options, plan: Plan, runtime: RuntimeDir) -> int:
             plan.deadlines.explained(embedded=options.embedded),
         )
         hooks = FleetHooks(runtime.figures, lines_lost=lambda: writer.lost)
-        return run(settings_of(options, plan, runtime), hooks)
+        return run(settings_of(options, plan, runtime), hooks, embryo)
 
 
 def settings_of(options: Options, plan: Plan, runtime: RuntimeDir) -> Settings:

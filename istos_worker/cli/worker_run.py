@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,6 +22,9 @@ from istos_worker.errors import BadRequestError
 from istos_worker.fleet.plan import VARIABLE, Deadlines, LogSettings, Plan
 from istos_worker.wire.keys import queue_prefix
 from istos_worker.wire.settings import ZenohSettings
+
+if TYPE_CHECKING:
+    from supervisor.embryo import Embryo
 
 log = logging.getLogger(__name__)
 HONCHO_OWNER_STOP_S = 0.8
@@ -57,14 +61,14 @@ class Options:
     check: bool
 
 
-def start(options: Options) -> int:
-    """Runs until the end; the exit code."""
+def start(options: Options, embryo: Embryo | None = None) -> int:
+    """Runs until the end; the exit code. `embryo` becomes the zygote, if there is to be one."""
     _refuse_nonsense(options)
     if options.check:
         return _run_check(options)
     if options.solo:
         return _run_solo(options)
-    return _run_fleet(options)
+    return _run_fleet(options, embryo)
 
 
 def _refuse_nonsense(options: Options) -> None:
@@ -141,10 +145,10 @@ def _run_solo(options: Options) -> int:
         raise click.ClickException(f"{named}{refused.strerror}" if named else str(refused)) from refused
 
 
-def _run_fleet(options: Options) -> int:
+def _run_fleet(options: Options, embryo: Embryo | None) -> int:
     # asyncio does without it, and a supervisor speaks no TLS: 1.3 MB and 9 ms less.
     sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]
     from istos_worker.cli.worker_fleet import run_fleet
 
     with runtime_dir() as runtime:
-        return run_fleet(options, plan_of(options, os.environ, runtime=runtime), runtime)
+        return run_fleet(options, plan_of(options, os.environ, runtime=runtime), runtime, embryo)

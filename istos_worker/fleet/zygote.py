@@ -12,9 +12,6 @@ from functools import partial
 def main() -> int:
     # What is imported is not garbage, and workers switch the collector on again.
     gc.disable()
-    from istos_worker.fleet.plan import Plan
-
-    plan = Plan.take(os.environ)
     # All that workers need is imported here, so that they share it (uvloop alone is 3 MB).
     with contextlib.suppress(ImportError):
         import uvloop  # noqa: F401
@@ -25,11 +22,14 @@ def main() -> int:
 
     import istos_worker.app.serving  # noqa: F401
     from istos_worker.fleet.application import Application
+    from istos_worker.fleet.plan import Plan
     from istos_worker.fleet.process import live
     from istos_worker.fleet.target import LoadRefused
+    from supervisor.embryo import grow_up
     from supervisor.zygote import LoadFailed, serve_zygote
 
-    application = Application(plan)
+    fds = grow_up()
+    application = Application(Plan.take(os.environ))
 
     def load() -> None:
         try:
@@ -37,7 +37,8 @@ def main() -> int:
         except LoadRefused as refused:
             raise LoadFailed(str(refused)) from refused
 
-    return serve_zygote(load=load, child=partial(live, application=application), suspects=(zenoh.Session,))
+    child = partial(live, application=application)
+    return serve_zygote(load=load, child=child, suspects=(zenoh.Session,), fds=fds)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def options_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.chdir(tmp_path)
     seen: list[Options] = []
 
-    def start(options: Options) -> int:
+    def start(options: Options, _: object) -> int:
         seen.append(options)
         return 0
 

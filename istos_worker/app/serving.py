@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 async def serving(app: App) -> AsyncIterator[None]:
     """`App.serving()`: owners, workers and schedules in this one process."""
     async with AsyncExitStack() as stack:
-        session = await Session.open(app.network(), runs_handlers=bool(app.consumed_prefixes))
+        session = await Session.open(app.network())
         stack.push_async_callback(session.aclose)
         stack.push_async_callback(app.storage.aclose)
         roles = list(app.queues.values())
@@ -42,7 +42,7 @@ async def serving(app: App) -> AsyncIterator[None]:
 async def connected(app: App) -> AsyncIterator[None]:
     """`App.connected()`: a client."""
     async with AsyncExitStack() as stack:
-        session = await Session.open(app.network(), runs_handlers=False)
+        session = await Session.open(app.network())
         stack.push_async_callback(session.aclose)
         await stack.enter_async_context(client_of(app, session))
         yield

@@ -183,7 +183,7 @@ async def _run(served: Served, app: App | None) -> int:
         for role in roles:
             role.ha = role.ha or served.ha
         network = _network(served, app)
-        session = await Session.open(network, runs_handlers=False)
+        session = await Session.open(network)
         stack.push_async_callback(session.aclose)
         if storage is not None:
             stack.push_async_callback(storage.aclose)

@@ -80,7 +80,7 @@ class Producer:
     async def open(self) -> None:
         """Opens the session, where there is none. Raises IstosError when Zenoh cannot."""
         if self._session is None:
-            self._session = await Session.open(self._settings, runs_handlers=False)
+            self._session = await Session.open(self._settings)
         self._caller = Caller(self._session)
         self._enqueuer = Enqueuer(self._caller)
 

@@ -63,7 +63,7 @@ async def owning(application: Application) -> AsyncIterator[Session]:
     roles = application.roles(storage)
     _forget_stale_socket(application.plan.owner_endpoint)
     async with contextlib.AsyncExitStack() as stack:
-        session = await Session.open(application.owner_network(), runs_handlers=False)
+        session = await Session.open(application.owner_network())
         stack.push_async_callback(session.aclose)
         stack.push_async_callback(storage.aclose)
         await stack.enter_async_context(bound(roles, session))

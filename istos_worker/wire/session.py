@@ -24,20 +24,14 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _THREADS = "ZENOH_RUNTIME"
-_ONE_THREAD = (
-    "("
-    + "".join(f"{part}: (handover: app), " for part in ("rx", "acc", "tx", "net"))
-    + "app: (worker_threads: 1))"
+_TWO_THREADS = (
+    "(rx: (handover: app), acc: (handover: app), net: (handover: app), "
+    "tx: (worker_threads: 1), app: (worker_threads: 1))"
 )
-"""A third less CPU a round trip than with Zenoh's own choice, and no hand-over between threads
-(docs/performance.md). But while somebody holds the GIL for long, nothing keeps this process's tokens alive: not for
-a process that runs handlers."""
+"""A sixth less CPU a round trip than with Zenoh's own choice, and half a megabyte. Sending has a thread of its own,
+since it never needs the GIL: keep-alives go out while a handler holds it. On one thread for everything, messages of 50
+to 66 KB take a tenth of a second, now and then ten (docs/performance.md)."""
 
-_TWO_THREADS = _ONE_THREAD.replace("tx: (handover: app)", "tx: (worker_threads: 1)")
-"""For a process that runs handlers: keep-alives are sent by a thread that never needs the GIL. Half a megabyte less
-than Zenoh's own choice of threads, and a sixth less CPU a round trip."""
-
-_has_one_thread = False
 _first_opened_by: int | None = None
 """The process that opened this interpreter's first session; a forked child inherits the number."""
 
@@ -159,10 +153,8 @@ class Session:
         self._finished: _Handover[_Asked] = _Handover(loop, _settle)
 
     @classmethod
-    async def open(cls, settings: ZenohSettings, *, runs_handlers: bool = True) -> Session:
-        """`runs_handlers` False: Zenoh may save threads; the process's first session decides.
-
-        Raises IstosError naming the endpoints when Zenoh cannot open (OwnerUnreachable when a client finds
+    async def open(cls, settings: ZenohSettings) -> Session:
+        """Raises IstosError naming the endpoints when Zenoh cannot open (OwnerUnreachable when a client finds
         nobody at them), and in a process forked from one that had a session."""
         global _first_opened_by
         if _first_opened_by not in (None, os.getpid()):
@@ -170,20 +162,13 @@ class Session:
                 "this process was forked from one that had opened a Zenoh session, and such a process can "
                 "open none that works: open the session (App, Client, SyncClient) only after the fork"
             )
-        is_first = _first_opened_by is None
-        if runs_handlers and _has_one_thread:
-            log.warning(
-                "this process opened a session for producing before it became a worker: a handler that holds the "
-                "GIL for seconds may lose its job; start the workers first, or set %s in the environment",
-                _THREADS,
-            )
         _first_opened_by = os.getpid()
         try:
             config = zenoh.Config.from_json5(settings.to_json5())
         except zenoh.ZError as refused:
             raise IstosError(f"Zenoh does not take this configuration: {refused}") from refused
         try:
-            with _threads_for(runs_handlers) if is_first else contextlib.nullcontext():
+            with _few_threads():
                 session = await asyncio.to_thread(zenoh.open, config)
         except zenoh.ZError as refused:
             kind = OwnerUnreachable if settings.is_nobody_there(str(refused)) else IstosError
@@ -304,19 +289,17 @@ class Session:
 
 
 @contextlib.contextmanager
-def _threads_for(runs_handlers: bool) -> Iterator[None]:
+def _few_threads() -> Iterator[None]:
     """Zenoh reads the variable once, when the first session is opened. The user's own value stays, and no child
     process inherits ours."""
-    global _has_one_thread
     if _THREADS in os.environ:
         yield
         return
-    os.environ[_THREADS] = _TWO_THREADS if runs_handlers else _ONE_THREAD
+    os.environ[_THREADS] = _TWO_THREADS
     try:
         yield
     finally:
         del os.environ[_THREADS]
-    _has_one_thread = not runs_handlers
 
 
 class _Declared:

@@ -8,7 +8,8 @@ from typing import Literal
 
 from benchmarks.venvs import ARQ, ISTOS, OURS, PEERS, Venv
 
-Way = Literal["one", "sixteen", "bulk"]
+Way = Literal["one", "loop", "sixteen", "bulk"]
+"""`loop`: one by one from an event loop, for a system that has a blocking client too."""
 Broker = Literal["memory", "sqlite", "embedded", "istos", "istos-sqlite", "redis", "postgres"]
 Commands = list[list[str]]
 
@@ -35,11 +36,12 @@ class Pace:
 
     drain: float
     one: float
+    loop: float = 0.0
     sixteen: float = 0.0
     bulk: float = 0.0
 
     def of(self, way: Way) -> float:
-        return {"one": self.one, "sixteen": self.sixteen, "bulk": self.bulk}[way]
+        return {"one": self.one, "loop": self.loop, "sixteen": self.sixteen, "bulk": self.bulk}[way]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,7 @@ class System:
 
     @property
     def ways(self) -> tuple[Way, ...]:
-        every: tuple[Way, ...] = ("one", "sixteen", "bulk")
+        every: tuple[Way, ...] = ("one", "loop", "sixteen", "bulk")
         return tuple(way for way in every if self.pace.of(way))
 
 
@@ -213,10 +215,16 @@ def _peer(
 
 ALL: tuple[System, ...] = (
     _system_of_ours(
-        "ours", "istos-worker, memory", "memory", Pace(drain=20000, one=2500, sixteen=10000, bulk=60000)
+        "ours",
+        "istos-worker, memory",
+        "memory",
+        Pace(drain=20000, one=2500, loop=1500, sixteen=10000, bulk=60000),
     ),
     _system_of_ours(
-        "ours-sqlite", "istos-worker, SQLite", "sqlite", Pace(drain=12000, one=1200, sixteen=8000, bulk=40000)
+        "ours-sqlite",
+        "istos-worker, SQLite",
+        "sqlite",
+        Pace(drain=12000, one=1200, loop=800, sixteen=8000, bulk=40000),
     ),
     _system_of_ours("ours-embedded", "istos-worker --embedded", "embedded", Pace(drain=12000, one=1200)),
     _public_istos(

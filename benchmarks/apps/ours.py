@@ -10,7 +10,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from benchmarks.apps.body import Payload, quiet, run, run_async
-from istos_worker import App
+from istos_worker import App, SyncClient
+from istos_worker.wire.settings import settings_from_env
 
 QUEUE = "bench/jobs"
 
@@ -36,6 +37,7 @@ class Client:
 
     def __init__(self) -> None:
         self._app = App("bench-client")
+        self._blocking: SyncClient | None = None
         self._serving: AbstractAsyncContextManager[Any] = self._app.serving()
 
     async def __aenter__(self) -> Client:
@@ -43,7 +45,14 @@ class Client:
         return self
 
     async def __aexit__(self, *error: Any) -> None:
+        if self._blocking is not None:
+            self._blocking.close()
         await self._serving.__aexit__(*error)
+
+    def enqueue_blocking(self, payload: Payload) -> None:
+        if self._blocking is None:
+            self._blocking = SyncClient(settings_from_env(os.environ))
+        self._blocking.enqueue(QUEUE, payload)
 
     async def enqueue(self, payload: Payload) -> None:
         await self._app.enqueue(QUEUE, payload)

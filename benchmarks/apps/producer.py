@@ -27,12 +27,22 @@ def noop(job: int, size_bytes: int) -> dict[str, Any]:
 
 
 async def one_by_one(client: Any, payloads: Iterator[dict[str, Any]]) -> None:
+    """As a program without an event loop, where the client can do without."""
+    blocking = getattr(client, "enqueue_blocking", None)
+    if blocking is None:
+        await in_loop(client, payloads)
+    else:
+        for payload in payloads:
+            blocking(payload)
+
+
+async def in_loop(client: Any, payloads: Iterator[dict[str, Any]]) -> None:
     for payload in payloads:
         await client.enqueue(payload)
 
 
 async def at_once(client: Any, payloads: Iterator[dict[str, Any]]) -> None:
-    await asyncio.gather(*(one_by_one(client, payloads) for _ in range(AT_ONCE)))
+    await asyncio.gather(*(in_loop(client, payloads) for _ in range(AT_ONCE)))
 
 
 async def in_bulk(client: Any, payloads: Iterator[dict[str, Any]]) -> None:
@@ -40,7 +50,7 @@ async def in_bulk(client: Any, payloads: Iterator[dict[str, Any]]) -> None:
         await client.enqueue_many(batch)
 
 
-WAYS = {"one": one_by_one, "sixteen": at_once, "bulk": in_bulk}
+WAYS = {"one": one_by_one, "loop": in_loop, "sixteen": at_once, "bulk": in_bulk}
 
 
 async def enqueue(client: Any, args: argparse.Namespace) -> dict[str, float]:

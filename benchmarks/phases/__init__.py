@@ -35,5 +35,6 @@ ALL = (
     Phase(name="mixed", run=latency.beside_long_jobs, applies=_ours),
     Phase(name="handlers", run=ours.handlers, applies=_ours),
     Phase(name="payloads", run=ours.payloads, applies=_ours),
+    Phase(name="eight", run=footprint.eight, applies=_ours),
 )
 BY_NAME = {phase.name: phase for phase in ALL}

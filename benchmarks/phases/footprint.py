@@ -31,6 +31,13 @@ def memory(rig: Rig) -> Measured:
     return Measured(figures=figures)
 
 
+def eight(rig: Rig) -> Measured:
+    """The same with 8 workers: all of it, and what each of them beyond 2 adds."""
+    few, _, _ = _weigh(rig, _FEW)
+    eight, _, _ = _weigh(rig, 8)
+    return Measured(figures={"eight_workers_mb": eight, "eighth_worker_mb": (eight - few) / (8 - _FEW)})
+
+
 def _weigh(rig: Rig, procs: int) -> tuple[float, int, float]:
     rig.reset()
     with rig.fleet(procs=procs) as fleet:

@@ -244,8 +244,9 @@ class Crew:
         self.ledger.hold(worker.slot, now + _GROUP_SIGNAL_S)
 
     def _gave_up(self, worker: Worker, text: str, exit_code: int) -> None:
-        worker.last_words = text
-        if not worker.on_trial:
+        if worker.on_trial:
+            worker.last_words = text
+        else:  # told with the verdict
             self.ledger.conclude(Verdict(exit_code=exit_code, reason="a worker gave up", text=text))
 
     def _became_ready(self, worker: Worker) -> None:

@@ -61,7 +61,10 @@ class Desk:
 
     def reload(self) -> asyncio.Future[ReloadResult]:
         self._reload_asked_at = time.monotonic()
-        return self._reloading.request()
+        asked = self._reloading.request()
+        if self._stopping.under_way:
+            self._reloading.abort("the fleet stops")
+        return asked
 
     def set_quiet(self, quiet: bool) -> None:
         log.info("quiet" if quiet else "resumed")

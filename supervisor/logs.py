@@ -68,8 +68,8 @@ class ShieldedHandler(logging.Handler):
             self._wake.clear()
             while self._lines:
                 self._write(self._lines[0])
-                self._lines.popleft()
                 self._tell_lost()
+                self._lines.popleft()  # last: flush() waits until there is none
 
     def _tell_lost(self) -> None:
         if self.lost > self._lost_told and not len(self._lines) > 1:

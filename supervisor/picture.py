@@ -57,6 +57,7 @@ class Picture:
             name=ground.settings.name,
             pid=ground.pid,
             state=self.state,
+            quiet=self.crew.quiet,
             generation=self.crew.trusted,
             procs=self.crew.wanted,
             uptime_s=now - self._started_at,

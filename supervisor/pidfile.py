@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -33,13 +34,19 @@ class Pidfile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with contextlib.suppress(OSError):
-            self._path.unlink()
+            if self._is_at(self._path):  # not another's, who came after somebody had removed ours
+                self._path.unlink()
         os.close(self._fd)
+
+    def _is_at(self, path: Path) -> bool:
+        return os.path.samestat(os.fstat(self._fd), os.stat(path))
 
     def _lock(self) -> None:
         """Leaves no descriptor if the file locked is not, or no longer, the one that `path` names."""
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):  # /dev/null, which must not be removed at the end
+                raise OSError(errno.EINVAL, "not a regular file", str(self._path))
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(fd), os.stat(self._path)):
                 self._fd = fd

@@ -56,11 +56,14 @@ class Rolling:
             self.outgoing = None
 
     def _swap(self, incoming: Worker, now: float) -> None:
-        old, self.incoming, incoming.replaces = incoming.replaces, None, None
-        if old is not None and old in self.crew.workers and old.stays:
-            self.outgoing, self._outgoing_since = old, now
-            self.crew.retire(old, self.reason)
-            self.crew.ledger.count("recycled")
+        self.incoming, incoming.replaces = None, None
+        # As a rule the one it replaces. That one may have died meanwhile and its slot been filled again, or never
+        # have become ready where a canary took its slot.
+        for old in self.crew.staying(incoming.slot):
+            if old is not incoming:
+                self.outgoing, self._outgoing_since = old, now
+                self.crew.retire(old, self.reason)
+                self.crew.ledger.count("recycled")
 
     def _may_linger(self, now: float) -> bool:
         """Its place is taken, so what it finishes costs memory only; but not without bound."""

@@ -6,7 +6,6 @@ supervisor has loaded its other parts.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -152,8 +151,10 @@ def _spawn(command: Command, inherited: Inherited, embryo: Embryo | None) -> int
         {**(os.environ if command.env is None else command.env), **inherited.to_env()}
     )
     if embryo is not None:
-        with contextlib.suppress(OSError):  # it has died: another one will say why
+        try:
             return embryo.grow(environment, fds)
+        except OSError:  # it has died: another one will say why
+            embryo.abandon()  # now, since whoever reaps everything here would free its pid
     for fd in fds:
         os.set_inheritable(fd, True)
     try:

@@ -46,11 +46,12 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """`state`: starting, running, quiet, reloading or stopping."""
+    """`state`: starting, running, quiet, reloading or stopping; a reload goes on while the fleet is `quiet`."""
 
     name: str
     pid: int
     state: str
+    quiet: bool
     generation: int
     procs: int
     uptime_s: float
@@ -61,12 +62,11 @@ class Status:
 
     @property
     def ready(self) -> bool:
-        """Somebody is ready and serves (or nobody is wanted), and nobody told the fleet to stop."""
+        """Somebody is ready and serves (or nobody is wanted), and nobody told the fleet to stop or be quiet."""
         serving = [worker for worker in self.workers if worker.stage == "ready" and worker.serving]
         companion_ready = self.companion is None or self.companion.ready
-        return (
-            self.state in ("running", "reloading") and len(serving) >= min(self.procs, 1) and companion_ready
-        )
+        is_at_work = self.state in ("running", "reloading") and not self.quiet
+        return is_at_work and len(serving) >= min(self.procs, 1) and companion_ready
 
     def to_wire(self) -> dict[str, Any]:
         return {**asdict(self), "ready": self.ready}

@@ -83,14 +83,9 @@ class ZenohSettings:
     def _own(self) -> dict[str, Any]:
         mode = self.effective_mode
         own: dict[str, Any] = {"mode": mode, "scouting": self._scouting()}
-        queue = {
-            "congestion_control": {"block": {"wait_before_close": int(STUCK_S * 1e6)}},
-            # What belongs together is together already, and holding a message back for others costs large ones a
-            # millisecond.
-            "batching": {"enabled": False},
-        }
+        patience = {"congestion_control": {"block": {"wait_before_close": int(STUCK_S * 1e6)}}}
         own["transport"] = {
-            "link": {"tx": {"lease": int(self.lease_s * 1000), "queue": queue}},
+            "link": {"tx": {"lease": int(self.lease_s * 1000), "queue": patience}},
             # 16 MiB a process for messages above 3 KiB, left behind when it is killed; measured, it gains nothing.
             "shared_memory": {"enabled": False},
         }

@@ -128,6 +128,36 @@ def test_a_worker_of_the_new_generation_that_gives_up_undoes_the_reload_only(fle
     fleet.ends(0)
 
 
+READY_ONCE = """
+async def main(link):
+    async with link:
+        if not WAS_HERE.exists():
+            WAS_HERE.touch()
+            link.ready()
+            return 1
+        async for order in link.orders():
+            if type(order).__name__ == "Drain":
+                return 0
+"""
+
+
+def test_a_reload_takes_the_place_of_a_worker_that_never_becomes_ready(fleet: Fleet) -> None:
+    was_here = f"WAS_HERE = __import__('pathlib').Path({str(fleet.directory / 'WAS_HERE')!r})\n"
+    fleet.start(was_here + READY_ONCE, procs=1, control=str(fleet.directory / "control"))
+    fleet.wait("born", count=2)  # the first one became ready and died
+    fleet.write_app("")
+
+    answer = ask(fleet.directory / "control", "reload", wait=True)
+
+    assert answer["error"] is None
+    fleet.until(
+        lambda: [one["generation"] for one in status(fleet)["workers"]] == [2],
+        what="one worker, of the new generation",
+    )
+    fleet.signal(signal.SIGTERM)
+    fleet.ends(0)
+
+
 def test_a_reload_gets_its_turn_however_much_is_recycled(fleet: Fleet) -> None:
     fleet.start(
         COUNTS, procs=4, control=str(fleet.directory / "control"), recycling={"max_lifetime_s": 0.001}

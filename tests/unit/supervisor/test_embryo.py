@@ -8,6 +8,8 @@ import sys
 import pytest
 
 from supervisor.embryo import Embryo
+from supervisor.settings import Command, Settings
+from supervisor.spawn import Shared, start_zygote
 
 PROGRAM = """
 import os, sys
@@ -59,6 +61,24 @@ def test_one_that_has_died_cannot_grow() -> None:
     with pytest.raises(BrokenPipeError):
         one.grow({"SAID": "x"}, [0])
     one.abandon()
+
+
+def test_another_program_takes_the_place_of_one_that_has_died() -> None:
+    one = Embryo((sys.executable, "-c", ""))
+    os.waitid(os.P_PID, one.pid, os.WEXITED | os.WNOWAIT)
+    settings = Settings(procs=1, zygote=Command(argv=(sys.executable, "-c", "")))
+    shared = Shared.create()
+
+    started = start_zygote(settings, shared, generation=1, embryo=one)
+
+    assert started.pid != one.pid
+    with pytest.raises(ChildProcessError):  # collected by who started it: its pid may be anybody's by now
+        os.waitpid(one.pid, os.WNOHANG)
+    one.abandon()
+    assert os.waitpid(started.pid, 0)[0] == started.pid
+    started.link.close()
+    os.close(started.stacks_fd)
+    shared.close()
 
 
 def test_a_program_that_was_started_the_usual_way_is_grown_up() -> None:

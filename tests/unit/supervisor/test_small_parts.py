@@ -162,6 +162,26 @@ def test_a_pidfile_is_held_by_one_and_a_stale_one_is_taken_over(tmp_path: Path) 
     assert not path.exists()
 
 
+def test_a_pidfile_that_is_no_file_is_refused_and_stays(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+
+    with pytest.raises(OSError, match="not a regular file"), Pidfile(path):
+        pass
+
+    assert path.is_fifo()
+
+
+def test_a_pidfile_of_another_is_not_removed_with_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+
+    with Pidfile(path):
+        path.unlink()
+        path.write_text("another\n")
+
+    assert path.read_text() == "another\n"
+
+
 def test_a_pidfile_removed_by_its_last_holder_while_we_locked_it_is_not_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

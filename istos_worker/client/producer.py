@@ -10,14 +10,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from istos_worker.client.batches import Batch, Params, in_order, into_parts, new_job_id
-from istos_worker.client.bodies import (
-    OnFailure,
-    Serializes,
-    chain_wf,
-    chord_wfs,
-    from_base64,
-    to_bodies,
-)
+from istos_worker.client.bodies import OnFailure, Serializes, chain_wf, chord_wfs, from_base64, to_bodies
 from istos_worker.client.calls import Caller
 from istos_worker.client.joining import Enqueuer
 from istos_worker.errors import BadRequestError, PayloadTooLargeError

@@ -209,6 +209,14 @@ class QueueGroup(click.Group):
     command_class = QueueCommand
 
 
+def log_options(command: F) -> F:
+    """`--log-level` and `--log-format`."""
+    levels = click.Choice(["debug", "info", "warning", "error"], case_sensitive=False)
+    formats = click.Choice(["text", "json"])
+    command = click.option("--log-format", type=formats, default="text", show_default=True)(command)
+    return click.option("--log-level", type=levels, default="info", show_default=True)(command)
+
+
 def network_options(command: F, *, listens: bool = True) -> F:
     """Adds `--connect ... --token-file`; the function gets `network: ZenohSettings` and
     `token: str | None` instead of them. `listens` False: without `--listen`."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from istos_worker.cli.options import Duration, QueueCommand, network_options, read_secret
+from istos_worker.cli.options import Duration, QueueCommand, log_options, network_options, read_secret
 from istos_worker.cli.queue_ask import QueueName
 from istos_worker.errors import IstosError
 from istos_worker.wire.keys import VERBS
@@ -117,13 +117,7 @@ class Served:
     metavar="DUR",
     help="With --queue: how long.",
 )
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-)
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@log_options
 @network_options
 def serve(
     target: str | None,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from istos_worker.cli.options import ListedText, QueueCommand, read_secret
+from istos_worker.cli.options import ListedText, QueueCommand, log_options, read_secret
 from istos_worker.cli.queue_ask import Asking, QueueName, asks_owner
 from istos_worker.cli.worker_values import HostPort
 from supervisor.exits import ExitCode
@@ -53,13 +53,7 @@ _CONNECT_S = 1.0
     help="Answer to this host name too, such as a proxy's (repeatable).",
 )
 @click.option("--read-only", is_flag=True, help="Show, and change nothing.")
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-)
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@log_options
 @functools.partial(asks_owner, listens=False)
 def web(
     prefixes: Sequence[str],

@@ -14,6 +14,7 @@ from istos_worker.cli.options import (
     ListedText,
     Size,
     WorkerCommand,
+    log_options,
     network_options,
     pyproject_table,
 )
@@ -139,13 +140,7 @@ def _first_words(ctx: click.Context, _: click.Parameter, incomplete: str) -> lis
     metavar="F",
     help="Write the supervisor's pid here.",
 )
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
-    default="info",
-    show_default=True,
-)
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@log_options
 @click.option("--check", is_flag=True, help="Import the target, print what would run, and exit.")
 @click.version_option(package_name="istos-worker", prog_name=PROGRAM)
 def run(targets: tuple[str, ...], network: ZenohSettings, token: str | None, **values: Any) -> None:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from supervisor import early, forksafety, prctl
+from supervisor import early, forksafety, heap, prctl
 from supervisor.berth import Berth, Inherited
 from supervisor.birth import be_born, flush_output, live, user_traceback
 from supervisor.board import Board
@@ -60,6 +60,7 @@ def serve_zygote(
     zygote.report_loaded(forksafety.findings(suspects, own_fds=set(inherited.fds())))
     # Not collected first: what that frees are holes all over the heap, and each one that a worker fills is a page
     # that it no longer shares (half a megabyte a worker).
+    heap.give_back()
     gc.freeze()
     return zygote.serve()
 

@@ -16,8 +16,6 @@ from istos_worker.app.declarations import ConsumerOptions, HandlerDeclaration
 from istos_worker.client.bodies import as_serializer, to_body
 from istos_worker.queue.declared import DeclaredStore
 from istos_worker.queue.role import QueueRole
-from istos_worker.scheduling.plan import Schedule, make_schedule
-from istos_worker.scheduling.ticks import CatchUp
 from istos_worker.serialization import JsonSerializer, Serializer
 from istos_worker.storage import Storage, StoragePlugin, open_storage
 from istos_worker.wire.auth import Authorizer, combine_authorizers
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from istos_worker.client.bodies import Serializes
     from istos_worker.client.producer import Token
     from istos_worker.queue.store import QueueStore
+    from istos_worker.scheduling import CatchUp, Schedule
     from istos_worker.task import Task, TaskDecorator
     from istos_worker.testing import Testing, VirtualClock
     from istos_worker.wire.session import Session
@@ -193,6 +192,8 @@ class App(AppCalls):
         """Enqueues `data` every so many seconds, or by a cron expression in the time zone `tz` (default: the
         machine's). However many processes run the schedule and however often they restart, each tick is
         enqueued once. `catch_up` says what becomes of ticks missed by more than a minute."""
+        from istos_worker.scheduling import make_schedule  # calendars and time zones: most apps do without
+
         chosen = as_serializer(serializer) or self.serializer
         made = make_schedule(
             queue_prefix(prefix),

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from istos_worker.client import Client
 from istos_worker.queue.role import QueueRole
-from istos_worker.scheduling.beat import Beat
 from istos_worker.wire.session import Session
 from istos_worker.worker import Worker, WorkerSettings
 from istos_worker.worker.running import current_job
@@ -134,6 +133,8 @@ def _worker(app: App, prefix: str, session: Session) -> Worker:
 async def beating(app: App, roles: Iterable[QueueRole] = ()) -> AsyncIterator[None]:
     """Runs the app's schedules. `roles`: the owners in this process, whose queues tick only while they are
     active."""
+    from istos_worker.scheduling.beat import Beat  # workers run no schedules
+
     owners = {role.prefix: role for role in roles}
 
     def may_fire(prefix: str) -> bool:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     import click
 
+    from istos_worker.cli.worker_run import HandOver
     from supervisor.embryo import Embryo
 
 PROGRAM = "istos-worker"
@@ -32,10 +33,28 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     words = list(sys.argv[1:] if arguments is None else arguments)
     embryo = _embryo(words)
     try:
-        sys.exit(_run(_command_for(words), words, embryo))
+        sys.exit(_run(words) if embryo is None else _run_fleet(words, embryo))
+    except OSError as failed:
+        from istos_worker.observability.output import output_failed
+
+        sys.exit(output_failed(PROGRAM, failed))
     finally:
         if embryo is not None:
             embryo.abandon()
+
+
+def _run_fleet(words: list[str], embryo: Embryo) -> int:
+    from istos_worker.cli.worker_apart import read_apart
+
+    fleet = read_apart(lambda hand_over: _run(words, hand_over))
+    if isinstance(fleet, int):
+        return fleet
+    if fleet is None:  # the environment or pyproject.toml says that it is to be something else
+        embryo.abandon()
+        return _run(words)
+    from istos_worker.cli.worker_fleet import run_fleet
+
+    return run_fleet(fleet, embryo)
 
 
 def _embryo(words: Sequence[str]) -> Embryo | None:
@@ -66,11 +85,13 @@ def _command_for(words: Sequence[str]) -> click.Command:
     return run
 
 
-def _run(command: click.Command, words: list[str], embryo: Embryo | None) -> int:
+def _run(words: list[str], hand_over: HandOver | None = None) -> int:
     import click
 
     try:
-        command.main(words, prog_name=PROGRAM, standalone_mode=False, complete_var=_COMPLETE, obj=embryo)
+        code: int | None = _command_for(words).main(
+            words, prog_name=PROGRAM, standalone_mode=False, complete_var=_COMPLETE, obj=hand_over
+        )
     except click.ClickException as wrong:
         from istos_worker.cli.options import failure_line
 
@@ -80,11 +101,7 @@ def _run(command: click.Command, words: list[str], embryo: Embryo | None) -> int
         return done.exit_code
     except click.Abort:
         return 1
-    except OSError as failed:
-        from istos_worker.observability.output import output_failed
-
-        return output_failed(PROGRAM, failed)
-    return 0
+    return code or 0
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -143,15 +142,16 @@ def _first_words(ctx: click.Context, _: click.Parameter, incomplete: str) -> lis
 @log_options
 @click.option("--check", is_flag=True, help="Import the target, print what would run, and exit.")
 @click.version_option(package_name="istos-worker", prog_name=PROGRAM)
-def run(targets: tuple[str, ...], network: ZenohSettings, token: str | None, **values: Any) -> None:
+def run(targets: tuple[str, ...], network: ZenohSettings, token: str | None, **values: Any) -> int:
     """Run the workers that TARGET (module or module:attribute) declares."""
-    from istos_worker.cli.worker_run import Options, start
+    from istos_worker.cli.worker_options import Options
+    from istos_worker.cli.worker_run import start
 
     targets = targets or _configured_targets()
     if not targets:
         raise click.UsageError("no TARGET: name the module that has your App, such as myapp.tasks")
-    embryo = click.get_current_context().obj
-    sys.exit(start(Options(targets=targets, network=network, token=token, **values), embryo))
+    hand_over = click.get_current_context().obj
+    return start(Options(targets=targets, network=network, token=token, **values), hand_over)
 
 
 def _configured_targets() -> tuple[str, ...]:

@@ -1,4 +1,5 @@
-"""Joins the supervisor to the fleet: commands, limits, hooks, the log. The process that runs this stays small."""
+"""Joins the supervisor to the fleet: commands, limits, hooks, the log. The process that runs this stays small: no
+click, and nothing else that only a command line needs."""
 
 from __future__ import annotations
 
@@ -7,22 +8,48 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from istos_worker.cli.worker_hooks import FleetHooks
+from istos_worker.cli.worker_here import RuntimeDir, runtime_dir
+from istos_worker.cli.worker_options import Options
 from istos_worker.fleet.plan import VARIABLE, Plan
-from istos_worker.observability.logs import configure_logs
 from supervisor.settings import Command, Companion, Names, Recycling, Settings, Timeouts
 
 if TYPE_CHECKING:
-    from istos_worker.cli.worker_here import RuntimeDir
-    from istos_worker.cli.worker_run import Options
     from supervisor.embryo import Embryo
 
 log = logging.getLogger("istos_worker.fleet")
 
 
-def run_fleet(options: Options, plan: Plan, runtime: RuntimeDir, embryo: Embryo | None) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """What a command line asks for, but for what only the process that runs it can know."""
+
+    options: Options
+    plan: Plan
+
+
+def run_fleet(fleet: Fleet, embryo: Embryo | None = None) -> int:
+    """Runs until the end; the exit code. `embryo` becomes the zygote. Raises OSError."""
+    # asyncio does without it, and a supervisor speaks no TLS: 1.3 MB and 9 ms less.
+    sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]
+    with runtime_dir() as runtime:
+        return _run_in(runtime, fleet.options, _placed(fleet.plan, runtime, fleet.options), embryo)
+
+
+def _placed(plan: Plan, runtime: RuntimeDir, options: Options) -> Plan:
+    return replace(
+        plan,
+        owner_endpoint=runtime.owner_endpoint if options.embedded else None,
+        log=replace(plan.log, lock=str(runtime.log_lock)),
+        figures=str(runtime.figures),
+    )
+
+
+def _run_in(runtime: RuntimeDir, options: Options, plan: Plan, embryo: Embryo | None) -> int:
+    from istos_worker.cli.worker_hooks import FleetHooks
+    from istos_worker.observability.logs import configure_logs
     from supervisor.main import run
 
     with configure_logs(process="supervisor", **plan.log.named()) as writer, _reloader(options):

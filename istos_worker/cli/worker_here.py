@@ -4,14 +4,13 @@ Reads /proc and the environment; decides nothing."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-import click
 
 HONCHO_DRAIN_S = 4.0
 DEFAULT_DRAIN_S = 25.0
@@ -48,7 +47,7 @@ def is_under_honcho(env: Mapping[str, str]) -> bool:
     return "HONCHO_PROCESS_NAME" in env or any("honcho" in words for words in _ancestors())
 
 
-def _ancestors(depth: int = 3) -> Iterator[str]:
+def _ancestors(depth: int = 4) -> Iterator[str]:
     """Program names of the nearest parents, as far as /proc tells: honcho starts its commands by a shell."""
     pid = os.getppid()
     for _ in range(depth):
@@ -105,15 +104,15 @@ def runtime_dir() -> Iterator[RuntimeDir]:
 
 
 def runtime_root() -> Path:
-    """Where all fleets of this user keep their folders. Raises ClickException if another user has taken it."""
+    """Where all fleets of this user keep their folders. Raises OSError, also if another user has taken it."""
     root = _root_path(os.environ)
     try:
         root.mkdir(mode=0o700, exist_ok=True)
         found = root.lstat()
     except OSError as failed:
-        raise click.ClickException(f"cannot use {root} for sockets: {failed.strerror}") from failed
+        raise OSError(failed.errno, f"no place for sockets: {failed.strerror}", str(root)) from failed
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise click.ClickException(f"{root} must be a folder of this user with mode 0700; remove it")
+        raise OSError(errno.EPERM, "remove this, it must be a folder of this user with mode 0700", str(root))
     return root
 
 

@@ -1,74 +1,42 @@
-"""From options to a running fleet: makes the plan and the supervisor's settings, and hands over. Imports no
-application code; `--solo` is the exception, and its module is imported only then."""
+"""What options lead to: a check, everything in this process, or a fleet, whose plan is made here and carried out in
+worker_fleet. Imports no application code; `--solo` is the exception, and its module is imported only then."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
-import logging
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 import click
 
-from istos_worker.cli.worker_here import RuntimeDir, default_drain_s, is_under_honcho, runtime_dir
+from istos_worker.cli.worker_fleet import Fleet, run_fleet
+from istos_worker.cli.worker_here import default_drain_s, is_under_honcho
+from istos_worker.cli.worker_options import Options
 from istos_worker.cli.worker_values import concurrency_of
 from istos_worker.errors import BadRequestError
 from istos_worker.fleet.plan import VARIABLE, Deadlines, LogSettings, Plan
 from istos_worker.wire.keys import queue_prefix
-from istos_worker.wire.settings import ZenohSettings
 
-if TYPE_CHECKING:
-    from supervisor.embryo import Embryo
-
-log = logging.getLogger(__name__)
+HandOver = Callable[[Fleet | None], None]
 HONCHO_OWNER_STOP_S = 0.8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The command line, environment and table as one value; names are the options', with their units."""
-
-    targets: tuple[str, ...]
-    procs: int
-    concurrency: tuple[tuple[str | None, int], ...]
-    queue: tuple[str, ...]
-    network: ZenohSettings
-    token: str | None
-    embedded: bool
-    data: str
-    drain_timeout_s: float | None
-    max_jobs: int | None
-    max_jobs_jitter: int
-    max_memory_bytes: int | None
-    max_lifetime_s: float | None
-    boot_timeout_s: float
-    stall_timeout_s: float
-    job_timeout_s: float | None
-    solo: bool
-    burst: bool
-    reload: bool
-    metrics: tuple[str, int] | None
-    control: Path | None
-    pidfile: Path | None
-    log_level: str
-    log_format: str
-    check: bool
-
-
-def start(options: Options, embryo: Embryo | None = None) -> int:
-    """Runs until the end; the exit code. `embryo` becomes the zygote, if there is to be one."""
+def start(options: Options, hand_over: HandOver | None = None) -> int:
+    """Runs until the end; the exit code. `hand_over`: another process waits to be told what fleet it is to run, or None
+    when it is something else that it must do."""
     _refuse_nonsense(options)
-    if options.check:
-        return _run_check(options)
-    if options.solo:
-        return _run_solo(options)
-    return _run_fleet(options, embryo)
+    fleet = (
+        None if options.check or options.solo else Fleet(options=options, plan=plan_of(options, os.environ))
+    )
+    if hand_over is not None:
+        hand_over(fleet)
+        return 0
+    if fleet is not None:
+        return run_fleet(fleet)
+    return _run_check(options) if options.check else _run_solo(options)
 
 
 def _refuse_nonsense(options: Options) -> None:
@@ -80,7 +48,7 @@ def _refuse_nonsense(options: Options) -> None:
         raise click.UsageError("--metrics is served by the supervisor, and --solo has none")
 
 
-def plan_of(options: Options, env: Mapping[str, str], *, runtime: RuntimeDir | None = None) -> Plan:
+def plan_of(options: Options, env: Mapping[str, str]) -> Plan:
     owns = options.embedded or (options.solo and not options.network.connect)
     return Plan(
         targets=options.targets,
@@ -90,15 +58,9 @@ def plan_of(options: Options, env: Mapping[str, str], *, runtime: RuntimeDir | N
         network=options.network,
         token=options.token,
         data=options.data if owns else None,
-        owner_endpoint=runtime.owner_endpoint if runtime is not None and options.embedded else None,
         burst=options.burst,
         procs=1 if options.solo else options.procs,
-        log=LogSettings(
-            level=options.log_level.lower(),
-            format=options.log_format,
-            lock=None if runtime is None else str(runtime.log_lock),
-        ),
-        figures=None if runtime is None else str(runtime.figures),
+        log=LogSettings(level=options.log_level.lower(), format=options.log_format),
     )
 
 
@@ -143,12 +105,3 @@ def _run_solo(options: Options) -> int:
     except OSError as refused:
         named = f"--pidfile {options.pidfile}: " if refused.filename == str(options.pidfile) else ""
         raise click.ClickException(f"{named}{refused.strerror}" if named else str(refused)) from refused
-
-
-def _run_fleet(options: Options, embryo: Embryo | None) -> int:
-    # asyncio does without it, and a supervisor speaks no TLS: 1.3 MB and 9 ms less.
-    sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]
-    from istos_worker.cli.worker_fleet import run_fleet
-
-    with runtime_dir() as runtime:
-        return run_fleet(options, plan_of(options, os.environ, runtime=runtime), runtime, embryo)

@@ -24,6 +24,7 @@ from istos_worker.wire.settings import ZenohSettings
 from istos_worker.worker.forked import worker_lives_here
 from istos_worker.worker.running import JobLogFilter
 from istos_worker.worker.settings import new_worker_id
+from supervisor.heap import give_back
 from supervisor.link import WorkerLink
 from supervisor.orders import Drain, HandBack, Message, Order, Orphaned, Quiet, Resume
 
@@ -198,10 +199,15 @@ class WorkerProcess:
 
     async def _keep_figures(self, consumers: Consumers) -> None:
         """Once a second: figures for /metrics and the board, also when nothing happens."""
+        tidied = 0
         while True:
             await asyncio.sleep(FIGURES_EVERY_S)
             self._report()
             self._keep(consumers)
+            totals = consumers.totals()
+            if totals.busy == 0 and totals.done != tidied:
+                tidied = totals.done
+                give_back()
 
     def _keep(self, consumers: Consumers) -> None:
         figures = consumers.figures()

@@ -134,7 +134,7 @@ class LineWriter(logging.Handler):
         self._written = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._work, name="log-writer", daemon=True)
-        self._thread.start()
+        self._has_begun = False
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -147,6 +147,16 @@ class LineWriter(logging.Handler):
             return
         self._lines.append(line.encode("utf-8", "backslashreplace") + b"\n")
         self._changed.set()
+        self._begin()
+
+    def _begin(self) -> None:
+        """The thread, with the first line: a worker that has nothing to say does without. Logging holds a lock here."""
+        if not self._has_begun:
+            with contextlib.suppress(
+                RuntimeError
+            ):  # the system has no thread left: the line waits for the next one
+                self._thread.start()
+                self._has_begun = True
 
     def flush(self, patience_s: float = _CLOSE_PATIENCE_S) -> None:
         """Waits until all lines are written, at most so long: not at all for a reader that has been asleep longer."""
@@ -163,7 +173,8 @@ class LineWriter(logging.Handler):
             self.flush()
             self._closing = True
             self._changed.set()
-            self._thread.join(0.2)
+            if self._has_begun:
+                self._thread.join(0.2)
         super().close()
 
     def _work(self) -> None:

@@ -94,3 +94,16 @@ with configure_logs(process="p") as writer:
     assert after.startswith("20")
     assert after.endswith("p: after")
     assert "p: 4 log lines were lost" in lost
+
+
+def test_a_process_that_says_nothing_has_no_thread_for_it_and_one_that_does_loses_no_line() -> None:
+    script = """
+import logging, threading
+from istos_worker.observability.logs import configure_logs
+with configure_logs(process="p"):
+    print(threading.active_count())
+    logging.getLogger("app").warning("first")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
+    assert done.stderr.endswith("WARNING p: first\n")

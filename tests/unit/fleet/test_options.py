@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from istos_worker.cli import worker_run
 from istos_worker.cli.worker_command import run
 from istos_worker.cli.worker_here import cgroup_cpus, default_drain_s, live_controls, runtime_dir
-from istos_worker.cli.worker_run import Options, plan_of
+from istos_worker.cli.worker_options import Options
+from istos_worker.cli.worker_run import plan_of
 from istos_worker.cli.worker_values import concurrency_of
 from istos_worker.fleet.plan import Concurrency, Plan
 

@@ -20,6 +20,7 @@ from istos_worker.worker.workplace import Workplace
 
 log = logging.getLogger(__name__)
 _GATHER_S = 0.003
+_NEARLY_S = 0.001
 _SOON_S = 0.005
 _HOLD_S = 0.1
 _LEAVING_S = 0.5
@@ -86,11 +87,10 @@ class SettlePump:
                     self._wake.clear()
                     await self._wake.wait()
                     continue
-                self._ripe = False
+                self._stop_ripening()
                 await self._act()
         finally:
-            if self._ripening is not None:
-                self._ripening.cancel()
+            self._stop_ripening()
 
     def _is_finished(self) -> bool:
         return (
@@ -113,9 +113,18 @@ class SettlePump:
         return self._numbers.unanswered or (self._slots.free > 0 and self._claim_due())
 
     def _outcomes_due(self) -> bool:
-        if not self._gate.open or not self._slots.is_fed() or len(self._outbox) >= self._most:
+        if not self._gate.open or len(self._outbox) >= self._most:
             return True
-        return self._ripens(_GATHER_S)
+        if self._slots.is_fed():
+            return self._ripens(_GATHER_S)
+        return not self._is_nearly_done() or self._ripens(_NEARLY_S)
+
+    def _is_nearly_done(self) -> bool:
+        """All that was claimed will have run so soon that its outcomes can go along."""
+        slots, typical_s = self._slots, self._prefetch.typical_s
+        if slots.idle or typical_s is None:
+            return False
+        return typical_s * (1 + slots.waiting / self._settings.concurrency) < _NEARLY_S
 
     def _claim_due(self) -> bool:
         """A claim is parked at once, unless running jobs are about to finish: they then bring it along."""
@@ -130,6 +139,12 @@ class SettlePump:
         if not self._ripe and self._ripening is None:
             self._ripening = asyncio.get_running_loop().call_later(after_s, self._ripened)
         return self._ripe
+
+    def _stop_ripening(self) -> None:
+        self._ripe = False
+        if self._ripening is not None:
+            self._ripening.cancel()
+            self._ripening = None
 
     def _ripened(self) -> None:
         self._ripening = None

@@ -9,7 +9,7 @@ import pytest
 
 from istos_worker.errors import UnauthorizedError
 from istos_worker.wire.codec import decode_params, encode_error
-from istos_worker.worker import WorkerHooks
+from istos_worker.worker import WorkerHooks, pump
 from tests.unit.worker.house import QUEUE, House
 
 
@@ -53,6 +53,35 @@ async def test_outcomes_travel_together_and_bring_the_next_jobs() -> None:
         trips = len([verb for verb in house.verbs() if verb in ("settle", "claim")])
 
     assert trips <= 20
+
+
+async def test_outcomes_wait_for_those_of_short_jobs_that_run_beside_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pump, "_NEARLY_S", 10.0)  # every job here is short beside that, however busy the machine
+    house = House()
+
+    async with house.working(nothing, concurrency=4):
+        for _ in range(2):  # the first is claimed before anything is known of how long they take
+            await house.ended(house.enqueue())
+        before = house.verbs().count("settle")
+        await house.ended(*house.enqueue_many(list(range(12))))
+
+        assert house.verbs().count("settle") == before + 1
+
+
+async def test_an_outcome_does_not_wait_for_a_job_that_takes_longer() -> None:
+    house = House()
+    go_on = asyncio.Event()
+
+    async def work(job: Any) -> None:
+        if job == "long":
+            await go_on.wait()
+
+    async with house.working(work, concurrency=2):
+        _, short = house.enqueue_many(["long", "short"])
+        await house.ended(short)
+        go_on.set()
 
 
 async def test_an_idle_worker_parks_one_claim_and_asks_no_more() -> None:

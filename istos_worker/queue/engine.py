@@ -12,11 +12,12 @@ import asyncio
 import contextlib
 import gc
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 
 from istos_worker.errors import IstosError, StorageUnavailableError
-from istos_worker.queue.operation import Operation, outlives_failure, tell_failure
+from istos_worker.queue.operation import Operation, is_parked, outlives_failure, tell_failure
 from istos_worker.queue.records import Effects, Instant, QueueSettings
 from istos_worker.queue.state import QueueState
 from istos_worker.storage.protocol import QueueMedium, Storage, WriteBatch
@@ -28,6 +29,8 @@ LONGEST_PAUSE_S = 5.0
 REPEAT_LOG_S = 60.0
 """A failure that goes on for the same reason is logged again after this long."""
 PROBE_NOTE = "probe"
+HOLD_S = 0.005
+"""How long a turn that nobody waits for may stay unwritten, so that the next one's sync serves it too."""
 MAX_TURN = 1000
 """Operations of one turn: more would keep their answers, and everyone else, waiting."""
 _MANY_JOBS = 50_000
@@ -58,6 +61,9 @@ class Engine:
         self._commit_now: Callable[[WriteBatch], bool] = _not_now
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: list[Operation] = []
+        self._held: list[Operation] = []
+        """Applied, but not written: nobody is to be answered for them yet."""
+        self._held_until = 0.0
         self._is_called = False
         self._timer: asyncio.Handle | None = None
         self._timer_at = 0.0
@@ -129,7 +135,8 @@ class Engine:
         """Writes and answers what waits, then lets go of the medium. Idempotent."""
         if self._medium is None or self._is_closed:
             return
-        while self.down_reason is None and (self._waiting or self._busy is not None):
+        while self.down_reason is None and (self._waiting or self._held or self._busy is not None):
+            self._held_until = 0.0
             self._turn()
             if self._busy is not None:
                 await asyncio.wait([self._busy])
@@ -167,7 +174,11 @@ class Engine:
         if self._busy is not None or self._medium is None or self._is_closed:
             return  # whoever is busy takes the next turn
         operations, self._waiting = self._waiting[:MAX_TURN], self._waiting[MAX_TURN:]
-        applied = self._apply(operations, self._clock())
+        applied = self._held + self._apply(operations, self._clock())
+        if self._may_be_held(applied):
+            self._set_timer()
+            return
+        self._held = []
         try:
             effects = self._state.take_effects(with_writes=not self._skips_commits)
             is_written = not effects.writes or self._commit_now(effects.writes)
@@ -186,6 +197,21 @@ class Engine:
             self._call_turn()
         else:
             self._set_timer()
+
+    def _may_be_held(self, applied: list[Operation]) -> bool:
+        """True for outcomes whose worker waits for its next jobs, and not for this: their sync is saved when what
+        brings those jobs comes within a moment."""
+        if self._loop is None or self._skips_commits or not applied or self._state.is_somebody_told():
+            return False
+        if not all(is_parked(operation) for operation in applied):
+            return False
+        now = self._loop.time()
+        if not self._held:
+            self._held_until = now + HOLD_S
+        elif now >= self._held_until:
+            return False
+        self._held = applied
+        return True
 
     def _apply(self, operations: Sequence[Operation], now: Instant) -> list[Operation]:
         state = self._state
@@ -258,10 +284,14 @@ class Engine:
     # time
 
     def _set_timer(self) -> None:
-        due = self._state.next_due()
-        if due is None or self._loop is None:
+        if self._loop is None:
             return
-        at = self._loop.time() + max(0.0, due - self._clock().mono)
+        due = self._state.next_due()
+        at = math.inf if due is None else self._loop.time() + max(0.0, due - self._clock().mono)
+        if self._held:
+            at = min(at, self._held_until)
+        if at == math.inf:
+            return
         if self._timer is not None:
             if self._timer_at <= at:
                 return  # it fires early, finds nothing due, and sets itself anew

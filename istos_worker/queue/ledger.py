@@ -219,6 +219,9 @@ class Ledger:
         self.unsent[outgoing.note_id] = outgoing
         self._outgoing.append(outgoing)
 
+    def is_somebody_told(self) -> bool:
+        return bool(self.woke or self._answers or self._orders or self._outgoing)
+
     def take_effects(self, *, with_writes: bool) -> Effects:
         self.tombs.write(is_read_back=with_writes)
         effects = Effects(self._take_writes()) if with_writes else Effects()

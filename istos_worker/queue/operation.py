@@ -34,6 +34,11 @@ def outlives_failure(operation: Operation) -> bool:
     return bool(getattr(operation, "outlives_failure", False))
 
 
+def is_parked(operation: Operation) -> bool:
+    """An operation with a true attribute of this name has nothing to answer yet: `apply` left it waiting."""
+    return bool(getattr(operation, "is_parked", False))
+
+
 def tell_failure(operation: Operation, error: IstosError) -> None:
     try:
         operation.failed(error)

@@ -62,6 +62,10 @@ class Call:
             log.exception("%s failed in an unforeseen way", self.verb)
             raise IstosError(f"the owner failed on {self.verb}; its log has the reason") from unforeseen
 
+    @property
+    def is_parked(self) -> bool:
+        return self._reply is None
+
     def done(self) -> None:
         if self._reply is None:
             self._parked.add(self)

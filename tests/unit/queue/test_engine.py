@@ -67,6 +67,22 @@ class News(Request):
     outlives_failure = True
 
 
+class Settle(Request):
+    """An outcome with a claim that waits: its worker is not answered before there are jobs."""
+
+    @property
+    def is_parked(self) -> bool:
+        return isinstance(self.value, Parked)
+
+
+def settle(job_id: str, waiter: FakeWaiter) -> Settle:
+    def apply(state: QueueState, now: Instant) -> Any:
+        state.ack(JobRef(job_id), now)
+        return state.claim(ClaimRequest(waiter=waiter, wait_s=60), now)
+
+    return Settle(apply)
+
+
 def enqueue(job_id: str | None = None, **fields: Any) -> Request:
     return Request(lambda state, now: state.enqueue(NewJob(body=b"1", job_id=job_id, **fields), now))
 
@@ -134,6 +150,76 @@ async def test_a_turn_without_writes_waits_for_no_commit() -> None:
         await finished(look)
 
         assert medium.begun.empty()
+
+
+async def claimed(engine: Engine, job_id: str) -> None:
+    """There is such a job, and somebody runs it; both are written."""
+    enqueued, taken = enqueue(job_id), Request(lambda state, now: state.claim(ClaimRequest(), now))
+    engine.submit(enqueued)
+    engine.submit(taken)
+    await finished(enqueued, taken)
+
+
+async def test_an_outcome_that_nobody_is_told_of_yet_goes_with_the_next_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("istos_worker.queue.engine.HOLD_S", 60.0)
+    medium = FakeMedium()
+    async with running(medium) as engine:
+        await claimed(engine, "first")
+        medium.commits.clear()
+        waiter = FakeWaiter()
+        engine.submit(settled := settle("first", waiter))
+        await asyncio.sleep(0)
+        assert engine.state.job("first") is None
+        assert not medium.commits
+
+        engine.submit(enqueue("second"))
+        await finished(settled)
+
+        (batch,) = medium.commits
+        assert batch.forgotten or len(batch.rows) == 2
+        assert len(waiter.answers) == 1
+
+
+async def test_an_outcome_that_nobody_is_told_of_is_written_soon_all_the_same() -> None:
+    medium = SlowMedium()
+    medium.gate.release()
+    async with running(medium) as engine:
+        await claimed(engine, "first")
+        await medium.begun.get()
+        engine.submit(settled := settle("first", FakeWaiter()))
+
+        async with asyncio.timeout(5):
+            await medium.begun.get()
+        assert not settled.ended.is_set()
+        medium.gate.release()
+        await finished(settled)
+
+
+async def test_who_waits_for_jobs_is_told_when_the_outcome_that_came_along_is_lost() -> None:
+    medium = FakeMedium()
+    async with running(medium) as engine:
+        await claimed(engine, "first")
+        medium.failures = 1
+        engine.submit(settled := settle("first", FakeWaiter()))
+        await finished(settled)
+
+        assert isinstance(settled.error, StorageUnavailableError)
+        await until(lambda: engine.down_reason is None)
+        assert engine.state.result("first", system_clock()).state == "leased"
+
+
+async def test_closing_writes_an_outcome_that_nobody_was_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("istos_worker.queue.engine.HOLD_S", 60.0)
+    medium = FakeMedium()
+    async with running(medium) as engine:
+        await claimed(engine, "first")
+        medium.commits.clear()
+        engine.submit(settle("first", FakeWaiter()))
+        await asyncio.sleep(0)
+        assert not medium.commits
+    assert len(medium.commits) == 1
 
 
 async def test_a_refused_request_harms_no_other_of_its_turn() -> None:

@@ -265,21 +265,26 @@ class Engine:
 
     def _answer(self, applied: Sequence[Operation], effects: Effects) -> None:
         self._spare_collector()
+        now, parked = [], []
         for operation in applied:
-            try:
-                operation.done()
-            except Exception:
-                log.exception("queue %s: an answer could not be given", self.name)
-        for waiter, answer in effects.answers:
-            try:
-                waiter.deliver(answer)
-            except Exception:
-                log.exception("queue %s: an answer could not be given", self.name)
+            (parked if is_parked(operation) else now).append(operation)
+        for operation in parked:
+            self._carefully(operation.done)
+        for waiter, answer in effects.answers:  # first: a job that waits for this trip has come by another already
+            self._carefully(waiter.deliver, answer)
+        for operation in now:
+            self._carefully(operation.done)
         if self.on_effects is not None and (effects.notify or effects.orders or effects.outgoing):
             try:
                 self.on_effects(effects)
             except Exception:
                 log.exception("queue %s: effects could not be carried out", self.name)
+
+    def _carefully(self, answer: Callable[..., None], *words: object) -> None:
+        try:
+            answer(*words)
+        except Exception:
+            log.exception("queue %s: an answer could not be given", self.name)
 
     # time
 

@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -141,6 +142,9 @@ class Zygote:
             link = WorkerLink(berth, sock, cell=self._board.writer(berth.cell), recorder=recorder)
             link.introduce(self._pid)
             code = live(self._child, link)
+        except BaseException as error:  # its obituary can only have the exit code
+            print(f"a new worker failed: {user_traceback(error)}", file=sys.stderr)
+            flush_output()
         finally:
             os._exit(code)
 

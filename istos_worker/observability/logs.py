@@ -152,9 +152,8 @@ class LineWriter(logging.Handler):
     def _begin(self) -> None:
         """The thread, with the first line: a worker that has nothing to say does without. Logging holds a lock here."""
         if not self._has_begun:
-            with contextlib.suppress(
-                RuntimeError
-            ):  # the system has no thread left: the line waits for the next one
+            # Where the system has no thread left, the line waits for the next one.
+            with contextlib.suppress(RuntimeError):
                 self._thread.start()
                 self._has_begun = True
 

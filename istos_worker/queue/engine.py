@@ -265,15 +265,14 @@ class Engine:
 
     def _answer(self, applied: Sequence[Operation], effects: Effects) -> None:
         self._spare_collector()
-        now, parked = [], []
         for operation in applied:
-            (parked if is_parked(operation) else now).append(operation)
-        for operation in parked:
-            self._carefully(operation.done)
-        for waiter, answer in effects.answers:  # first: a job that waits for this trip has come by another already
+            if is_parked(operation):
+                self._carefully(operation.done)
+        for waiter, answer in effects.answers:  # before the replies: a start waits for them
             self._carefully(waiter.deliver, answer)
-        for operation in now:
-            self._carefully(operation.done)
+        for operation in applied:
+            if not is_parked(operation):
+                self._carefully(operation.done)
         if self.on_effects is not None and (effects.notify or effects.orders or effects.outgoing):
             try:
                 self.on_effects(effects)

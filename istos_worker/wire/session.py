@@ -291,7 +291,7 @@ class Session:
 
 async def _in_a_thread_of_its_own(work: Callable[[], T]) -> T:
     """As asyncio.to_thread, but the thread ends with the work: one that has been inside Zenoh keeps a seventh of a
-    megabyte."""
+    megabyte. Not a daemon: Python would end it at exit by unwinding it, which Zenoh's frames do not survive."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -303,7 +303,7 @@ async def _in_a_thread_of_its_own(work: Callable[[], T]) -> T:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to care
             loop.call_soon_threadsafe(outcome)
 
-    threading.Thread(target=run, name="zenoh", daemon=True).start()
+    threading.Thread(target=run, name="zenoh").start()
     return await done
 
 

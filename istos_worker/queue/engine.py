@@ -18,16 +18,13 @@ from collections.abc import Callable, Sequence
 
 from istos_worker.errors import IstosError, StorageUnavailableError
 from istos_worker.queue.operation import Operation, is_parked, outlives_failure, tell_failure
+from istos_worker.queue.outage import MediumOutage
 from istos_worker.queue.records import Effects, Instant, QueueSettings
 from istos_worker.queue.state import QueueState
 from istos_worker.storage.protocol import QueueMedium, Storage, WriteBatch
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE_S = 0.05
-LONGEST_PAUSE_S = 5.0
-REPEAT_LOG_S = 60.0
-"""A failure that goes on for the same reason is logged again after this long."""
 PROBE_NOTE = "probe"
 HOLD_S = 0.005
 """How long a turn that nobody waits for may stay unwritten, so that the next one's sync serves it too."""
@@ -69,10 +66,7 @@ class Engine:
         self._timer_at = 0.0
         self._busy: asyncio.Task[None] | None = None
         self._is_closed = False
-        self._pause_s = FIRST_PAUSE_S
-        """Before the next look at a failing medium: it grows until a turn has been written again."""
-        self._logged: tuple[str, float] | None = None
-        """The failure logged last, as long as it goes on, and when that was."""
+        self._outage = MediumOutage(name)
         self._frozen = 0
         """Jobs held when they were last hidden from the collector."""
 
@@ -191,7 +185,7 @@ class Engine:
             self._busy = asyncio.ensure_future(self._commit(self._medium, applied, effects))
             return
         if effects.writes:
-            self._medium_works()
+            self._outage.over()
         self._answer(applied, effects)
         if self._waiting:
             self._call_turn()
@@ -237,7 +231,7 @@ class Engine:
         except Exception as failure:
             await self._recover(medium, applied, _as_unavailable(self.name, failure))
         else:
-            self._medium_works()
+            self._outage.over()
             self._answer(applied, effects)
         self._go_on()
 
@@ -319,8 +313,7 @@ class Engine:
         self._give_up(failure)
         alive = self._state.alive_workers()
         while True:
-            await asyncio.sleep(self._pause_s)
-            self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
+            await asyncio.sleep(self._outage.next_pause_s())
             try:
                 # A full disk can be read: without a write, the queue would come and go.
                 await medium.commit(WriteBatch(notes={PROBE_NOTE: b"1"}))
@@ -338,16 +331,7 @@ class Engine:
 
     def _medium_fails(self, failure: StorageUnavailableError) -> None:
         self.down_reason = failure
-        now = time.monotonic()
-        if self._logged is None or self._logged[0] != str(failure) or now > self._logged[1] + REPEAT_LOG_S:
-            self._logged = (str(failure), now)
-            log.error("queue %s: %s; no request is accepted until it works again", self.name, failure)
-
-    def _medium_works(self) -> None:
-        self._pause_s = FIRST_PAUSE_S
-        if self._logged is not None:
-            self._logged = None
-            log.warning("queue %s: the store works again, the queue was read back", self.name)
+        self._outage.note(failure)
 
     def _give_up(self, failure: StorageUnavailableError) -> None:
         """Lets go of everyone who waits, parked or not yet heard."""

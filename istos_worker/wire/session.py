@@ -12,26 +12,17 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 import zenoh
 
 from istos_worker.errors import IstosError, OwnerUnreachable
 from istos_worker.wire.settings import ZenohSettings
+from istos_worker.wire.threads import few_threads, in_a_thread_of_its_own
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-
-_THREADS = "ZENOH_RUNTIME"
-_TWO_THREADS = (
-    "(rx: (handover: app), acc: (handover: app), net: (handover: app), "
-    "tx: (worker_threads: 1), app: (worker_threads: 1))"
-)
-"""A sixth less CPU a round trip than with Zenoh's own choice, and half a megabyte. Sending has a thread of its own,
-since it never needs the GIL: keep-alives go out while a handler holds it. On one thread for everything, messages of 50
-to 66 KB take a tenth of a second, now and then ten (docs/performance.md)."""
 
 _first_opened_by: int | None = None
 """The process that opened this interpreter's first session; a forked child inherits the number."""
@@ -169,8 +160,8 @@ class Session:
         except zenoh.ZError as refused:
             raise IstosError(f"Zenoh does not take this configuration: {refused}") from refused
         try:
-            with _few_threads():
-                session = await _in_a_thread_of_its_own(lambda: zenoh.open(config))
+            with few_threads():
+                session = await in_a_thread_of_its_own(lambda: zenoh.open(config))
         except zenoh.ZError as refused:
             kind = OwnerUnreachable if settings.is_nobody_there(str(refused)) else IstosError
             raise kind(settings.open_failure(str(refused))) from refused
@@ -287,48 +278,6 @@ class Session:
         """Closes the session; tokens and queryables go with it. Idempotent."""
         if not self._session.is_closed():
             await asyncio.to_thread(self._session.close)
-
-
-async def _in_a_thread_of_its_own(work: Callable[[], T]) -> T:
-    """As asyncio.to_thread, but the thread ends with the work: one that has been inside Zenoh keeps a seventh of a
-    megabyte. Not a daemon: Python would end it at exit by unwinding it, which Zenoh's frames do not survive."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def run() -> None:
-        try:
-            outcome = partial(_resolve_with, done, work())
-        except BaseException as failed:  # whatever it is, it belongs to whoever waits
-            outcome = partial(_fail_with, done, failed)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to care
-            loop.call_soon_threadsafe(outcome)
-
-    threading.Thread(target=run, name="zenoh").start()
-    return await done
-
-
-def _resolve_with(future: asyncio.Future[T], result: T) -> None:
-    if not future.done():
-        future.set_result(result)
-
-
-def _fail_with(future: asyncio.Future[T], error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)
-
-
-@contextlib.contextmanager
-def _few_threads() -> Iterator[None]:
-    """Zenoh reads the variable once, when the first session is opened. The user's own value stays, and no child
-    process inherits ours."""
-    if _THREADS in os.environ:
-        yield
-        return
-    os.environ[_THREADS] = _TWO_THREADS
-    try:
-        yield
-    finally:
-        del os.environ[_THREADS]
 
 
 class _Declared:

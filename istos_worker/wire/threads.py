@@ -1,0 +1,55 @@
+"""The threads that a session brings along: how many, and none for longer than it is needed. Knows Zenoh's variable for
+them; does not import zenoh."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_THREADS = "ZENOH_RUNTIME"
+_TWO_THREADS = (
+    "(rx: (handover: app), acc: (handover: app), net: (handover: app), "
+    "tx: (worker_threads: 1), app: (worker_threads: 1))"
+)
+"""A sixth less CPU a round trip than with Zenoh's own choice, and half a megabyte. Sending has a thread of its own,
+since it never needs the GIL: keep-alives go out while a handler holds it. On one thread for everything, messages of 50
+to 66 KB take a tenth of a second, now and then ten (docs/performance.md)."""
+
+
+@contextlib.contextmanager
+def few_threads() -> Iterator[None]:
+    """Zenoh reads the variable once, when the first session is opened. The user's own value stays, and no child
+    process inherits ours."""
+    if _THREADS in os.environ:
+        yield
+        return
+    os.environ[_THREADS] = _TWO_THREADS
+    try:
+        yield
+    finally:
+        del os.environ[_THREADS]
+
+
+async def in_a_thread_of_its_own(work: Callable[[], T]) -> T:
+    """As asyncio.to_thread, but the thread ends with the work: one that has been inside Zenoh keeps a seventh of a
+    megabyte. Not a daemon: Python would end it at exit by unwinding it, which Zenoh's frames do not survive."""
+    done: concurrent.futures.Future[T] = concurrent.futures.Future()
+    done.set_running_or_notify_cancel()  # from now on whoever waits may leave, but not cancel it
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as failed:  # whatever it is, it belongs to whoever waits
+            done.set_exception(failed)
+        else:
+            done.set_result(result)
+
+    threading.Thread(target=run, name="zenoh-open").start()
+    return await asyncio.wrap_future(done)

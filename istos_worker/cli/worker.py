@@ -30,6 +30,7 @@ _NO_FLEET = frozenset(("--help", "--version", "--check", "--solo"))
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Exits with a code of CONTRACT.md section 2."""
     hold_signals()
+    _occupy_standard_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     embryo = _embryo(words)
     try:
@@ -41,6 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     finally:
         if embryo is not None:
             embryo.abandon()
+
+
+def _occupy_standard_streams() -> None:
+    """Those that were closed from the start: else a pipe of ours takes the number, and log lines are written to it."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
 
 
 def _run_fleet(words: list[str], embryo: Embryo) -> int:

@@ -44,7 +44,8 @@ def _tell(fd: int, read: Callable[[HandOver], int]) -> NoReturn:
     try:
         with open(fd, "wb") as telling:
             code = read(lambda fleet: pickle.dump(fleet, telling))
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it may have been closed from the start
+            sys.stdout.flush()
     except OSError as failed:
         code = output_failed("istos-worker", failed)
     except BaseException:

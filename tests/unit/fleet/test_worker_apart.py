@@ -67,6 +67,16 @@ def test_a_full_disk_under_the_output_is_one_line_and_not_a_traceback(
     assert capfd.readouterr().err == "istos-worker: No space left on device\n"
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_command_whose_streams_were_closed_works_all_the_same(closed: str, tmp_path: Path) -> None:
+    words = f"{sys.executable} -m istos_worker.cli.worker no_such_module {closed}"
+
+    done = subprocess.run(words, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=20)
+
+    assert done.returncode == 4
+    assert "Traceback" not in done.stderr
+
+
 def test_the_process_that_runs_a_fleet_never_loads_what_reads_a_command_line() -> None:
     script = (
         "import sys\n"

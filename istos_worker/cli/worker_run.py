@@ -50,7 +50,7 @@ def _refuse_nonsense(options: Options) -> None:
 
 def plan_of(options: Options, env: Mapping[str, str]) -> Plan:
     owns = options.embedded or (options.solo and not options.network.connect)
-    return Plan(
+    plan = Plan(
         targets=options.targets,
         queues=_prefixes(options.queue),
         concurrency=concurrency_of(options.concurrency),
@@ -62,6 +62,11 @@ def plan_of(options: Options, env: Mapping[str, str]) -> Plan:
         procs=1 if options.solo else options.procs,
         log=LogSettings(level=options.log_level.lower(), format=options.log_format),
     )
+    try:
+        plan.dump()
+    except TypeError as unspeakable:
+        raise click.UsageError("TARGET and options must be UTF-8 text") from unspeakable
+    return plan
 
 
 def _prefixes(names: tuple[str, ...]) -> tuple[str, ...]:

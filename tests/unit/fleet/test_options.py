@@ -123,6 +123,15 @@ def test_a_plan_arrives_as_it_was_sent(options_of: Any) -> None:
     assert "s3cret" not in repr(plan)
 
 
+def test_words_that_are_no_text_are_refused() -> None:
+    command: list[str | bytes] = [sys.executable, "-m", "istos_worker.cli.worker", b"\xff\xfe"]
+
+    done = subprocess.run(command, capture_output=True, text=True)
+
+    assert done.returncode == 2
+    assert done.stderr == "istos-worker: TARGET and options must be UTF-8 text (see istos-worker --help)\n"
+
+
 def test_only_an_embedded_or_solo_fleet_owns_queues(options_of: Any) -> None:
     def owns(*words: str) -> bool:
         return plan_of(options_of("app", *words), {}).data is not None

@@ -160,4 +160,8 @@ def _configured_targets() -> tuple[str, ...]:
         return tuple(from_env)
     table = pyproject_table(Path.cwd())
     named = table.get("target", table.get("targets", ()))
-    return (named,) if isinstance(named, str) else tuple(str(one) for one in named)
+    if isinstance(named, str):
+        return (named,)
+    if not isinstance(named, (list, tuple)):
+        raise click.UsageError(f"[tool.istos-worker] target must be text or a list, got {named!r}")
+    return tuple(str(one) for one in named)

@@ -123,6 +123,15 @@ def test_a_plan_arrives_as_it_was_sent(options_of: Any) -> None:
     assert "s3cret" not in repr(plan)
 
 
+def test_a_target_in_the_table_that_is_none_is_refused(options_of: Any, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.istos-worker]\ntargets = 3\n")
+
+    outcome = CliRunner().invoke(run)
+
+    assert outcome.exit_code == 2
+    assert "target must be text or a list, got 3" in outcome.output
+
+
 def test_words_that_are_no_text_are_refused() -> None:
     command: list[str | bytes] = [sys.executable, "-m", "istos_worker.cli.worker", b"\xff\xfe"]
 

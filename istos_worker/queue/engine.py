@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import math
 import time
 from collections.abc import Callable, Sequence
 
 from istos_worker.errors import IstosError, StorageUnavailableError
+from istos_worker.queue.collector import SparedCollector
 from istos_worker.queue.operation import Operation, is_parked, outlives_failure, tell_failure
 from istos_worker.queue.outage import MediumOutage
 from istos_worker.queue.records import Effects, Instant, QueueSettings
@@ -30,8 +30,6 @@ HOLD_S = 0.005
 """How long a turn that nobody waits for may stay unwritten, so that the next one's sync serves it too."""
 MAX_TURN = 1000
 """Operations of one turn: more would keep their answers, and everyone else, waiting."""
-_MANY_JOBS = 50_000
-"""So many new ones are kept out of the garbage collector's sight: a full collection would walk over all of them."""
 
 Clock = Callable[[], Instant]
 
@@ -67,8 +65,7 @@ class Engine:
         self._busy: asyncio.Task[None] | None = None
         self._is_closed = False
         self._outage = MediumOutage(name)
-        self._frozen = 0
-        """Jobs held when they were last hidden from the collector."""
+        self._collector = SparedCollector()
 
     @property
     def state(self) -> QueueState:
@@ -109,19 +106,14 @@ class Engine:
         state = QueueState(self.settings)
         state.load_notes(await medium.notes(), self._clock())
         count = 0
-        collects = gc.isenabled()
-        gc.disable()  # a million new objects, all of them kept: nothing to find
+        self._collector.begin_loading()
         try:
             async for rows in medium.rows():
                 state.load_rows(rows, self._clock())
                 count += len(rows)
                 await asyncio.sleep(0)  # other queues, and those who are to hear that this one is down
         finally:
-            if count > _MANY_JOBS:
-                gc.freeze()  # before the collector, let loose again, walks over them
-                self._frozen = count
-            if collects:
-                gc.enable()
+            self._collector.end_loading(count)
         state.loaded(self._clock())
         return state
 
@@ -248,17 +240,8 @@ class Engine:
         else:
             self._set_timer()
 
-    def _spare_collector(self) -> None:
-        """Jobs are kept for long and form no cycles: reference counts are enough for them."""
-        held = sum(self._state.counts)
-        if held > self._frozen + _MANY_JOBS and gc.isenabled():
-            gc.freeze()
-            self._frozen = held
-        elif held < self._frozen - _MANY_JOBS:
-            self._frozen = held
-
     def _answer(self, applied: Sequence[Operation], effects: Effects) -> None:
-        self._spare_collector()
+        self._collector.holds(sum(self._state.counts))
         for operation in applied:
             if is_parked(operation):
                 self._carefully(operation.done)
@@ -342,10 +325,7 @@ class Engine:
             else:
                 tell_failure(operation, failure)
         for waiter in self._state.surrender():
-            try:
-                waiter.failed(failure)
-            except Exception:
-                log.exception("queue %s: an answer could not be given", self.name)
+            self._carefully(waiter.failed, failure)
 
     def _why_down(self) -> StorageUnavailableError:
         if self.down_reason is not None:

@@ -220,6 +220,7 @@ class Ledger:
         self._outgoing.append(outgoing)
 
     def is_somebody_told(self) -> bool:
+        """True while this turn's effects are more than writes."""
         return bool(self.woke or self._answers or self._orders or self._outgoing)
 
     def take_effects(self, *, with_writes: bool) -> Effects:

@@ -342,7 +342,6 @@ class QueueState:
         return min((due for due in dues if due is not None), default=None)
 
     def is_somebody_told(self) -> bool:
-        """True while this turn's effects are more than writes."""
         return self._ledger.is_somebody_told()
 
     def take_effects(self, *, with_writes: bool = True) -> Effects:

@@ -85,16 +85,30 @@ def test_the_supervisor_package_is_empty_but_for_its_docstring() -> None:
     assert len(compiled.body) <= 1  # type: ignore[attr-defined]
 
 
-def test_the_command_imports_no_zenoh_and_no_application_code() -> None:
-    script = (
-        "import sys\n"
-        "import istos_worker.cli.worker, istos_worker.cli.worker_command, istos_worker.cli.worker_run\n"
-        "import istos_worker.cli.worker_fleet, supervisor.main\n"
-        "print(*(name for name in ('zenoh', 'uvloop', 'rich', 'prometheus_client', 'istos_worker.app',\n"
-        "        'istos_worker.worker.worker', 'sqlite3') if name in sys.modules))"
-    )
+def loaded_by(imports: str, names: tuple[str, ...]) -> list[str]:
+    """Those of `names` that a process has loaded after these imports."""
+    script = f"import sys, {imports}\nprint(*(name for name in {names!r} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []
+    return done.stdout.split()
+
+
+def test_the_command_imports_no_zenoh_and_no_application_code() -> None:
+    imports = (
+        "istos_worker.cli.worker, istos_worker.cli.worker_command, istos_worker.cli.worker_run, "
+        "istos_worker.cli.worker_fleet, supervisor.main"
+    )
+    forbidden = ("zenoh", "uvloop", "rich", "prometheus_client", "istos_worker.app", "sqlite3")
+
+    assert loaded_by(imports, (*forbidden, "istos_worker.worker.worker")) == []
+
+
+def test_the_process_that_runs_a_fleet_never_loads_what_reads_a_command_line() -> None:
+    imports = (
+        "istos_worker.cli.worker, istos_worker.cli.worker_apart, istos_worker.cli.worker_fleet, "
+        "istos_worker.cli.worker_hooks, supervisor.supervising"
+    )
+
+    assert loaded_by(imports, ("click", "tomllib", "istos_worker.cli.options")) == []
 
 
 @pytest.mark.crash

@@ -75,14 +75,3 @@ def test_a_command_whose_streams_were_closed_works_all_the_same(closed: str, tmp
 
     assert done.returncode == 4
     assert "Traceback" not in done.stderr
-
-
-def test_the_process_that_runs_a_fleet_never_loads_what_reads_a_command_line() -> None:
-    script = (
-        "import sys\n"
-        "import istos_worker.cli.worker, istos_worker.cli.worker_apart, istos_worker.cli.worker_fleet\n"
-        "import istos_worker.cli.worker_hooks, supervisor.supervising\n"
-        "print(*(name for name in ('click', 'tomllib', 'istos_worker.cli.options') if name in sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []

@@ -27,13 +27,16 @@ def test_a_worker_that_fails_before_it_can_speak_says_why_on_stderr(
         name="test",
     )
     zygote = Zygote(inherited, lambda _: 0)
-    link, stacks = socket.socketpair()[0].detach(), nonblocking_pipe()[1]
-    zygote._fds.extend((link, stacks))
+    workers_end, other_end = socket.socketpair()
+    stacks_read, stacks_write = nonblocking_pipe()
+    zygote._fds.extend((workers_end.detach(), stacks_write))
 
     zygote._fork({"serial": 1, "berth": {"slot": 0}})
 
     forked = json.loads(ours.recv(4096))
     assert os.waitstatus_to_exitcode(os.waitpid(forked["pid"], 0)[1]) == 1
     assert "a new worker failed:" in capfd.readouterr().err
-    ours.close()
+    for end in (ours, other_end):
+        end.close()
+    os.close(stacks_read)
     shared.close()

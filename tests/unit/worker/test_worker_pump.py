@@ -58,9 +58,8 @@ async def test_outcomes_travel_together_and_bring_the_next_jobs() -> None:
 async def test_outcomes_wait_for_those_of_short_jobs_that_run_beside_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        pump, "_NEARLY_S", 10.0
-    )  # every job here is short beside that, however busy the machine
+    # Every job here is short beside that, however busy the machine.
+    monkeypatch.setattr(pump, "_NEARLY_S", 10.0)
     house = House()
 
     async with house.working(nothing, concurrency=4):

@@ -52,8 +52,9 @@ class Caller:
     def __init__(self, told: Told, rng: random.Random, network: ZenohSettings) -> None:
         self.told = told
         self.rng = rng
-        self.open: dict[str, tuple[str, bytes | None, dict[str, Any]]] = {}
-        """Requests without an answer, by what they are about."""
+        self.open: dict[tuple[str, str], tuple[bytes | None, dict[str, Any]]] = {}
+        """Requests without an answer, by their verb and what they are about: a job may come to a worker, and be done,
+        before its enqueue is answered."""
         self._network = network
         self.owner: Program | None = None
         self._session: Session | None = None
@@ -91,7 +92,7 @@ class Caller:
     ) -> dict[str, Any]:
         """Raises OwnerGone when there is no answer; the request stays open then."""
         assert self._session is not None
-        self.open[about] = (verb, payload, params)
+        self.open[verb, about] = (payload, params)
         try:
             answer = await self._session.ask(
                 f"{QUEUE}/{verb}", encode_params(params), payload=payload, timeout_s=ANSWER_S
@@ -102,7 +103,7 @@ class Caller:
             answer = None
         if answer is None:
             raise OwnerGone
-        del self.open[about]
+        del self.open[verb, about]
         reply = orjson.loads(answer)
         assert isinstance(reply, dict)
         assert "__istos_error" not in reply, f"{verb} {params}: {reply}"
@@ -165,7 +166,7 @@ class Caller:
     async def _claim(self, number: int) -> list[Job]:
         self._seqs[number] += 1
         params = {"worker": f"w{number}", "seq": self._seqs[number], "n": self.rng.choice((1, 4))}
-        return await self._claimed(f"claim w{number}", {**params, "wait": 0.05})
+        return await self._claimed(f"w{number}", {**params, "wait": 0.05})
 
     async def _claimed(self, about: str, params: dict[str, Any]) -> list[Job]:
         asked_at = time.monotonic()
@@ -232,7 +233,7 @@ class Caller:
     async def go_on(self) -> None:
         """Repeats every request that was left without an answer, as it was; then finishes what is still held, under
         the fences of before the kill."""
-        for about, (verb, payload, params) in list(self.open.items()):
+        for (verb, about), (payload, params) in list(self.open.items()):
             self.told.count(f"repeated {verb}")
             if verb == "claim":
                 await self._claimed(about, params)

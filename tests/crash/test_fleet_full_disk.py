@@ -192,6 +192,10 @@ def test_the_log_comes_back_when_its_medium_has_room_again(fleet: Fleets, medium
     program.until_serving(2)
     with medium.full():
         program.send(signal.SIGUSR1)  # writes pages
+        (worker, _) = program.ready_workers()
+        os.kill(worker["pid"], signal.SIGKILL)  # and this is reported before another one is started
+        program.until(lambda: worker["pid"] not in {one["pid"] for one in program.workers()}, "death")
+        program.until_serving(2)
         jobs.enqueue([("job", 0.0)])
         jobs.until_told(program, "end", 1)
     program.send(signal.SIGUSR2)

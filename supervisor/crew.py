@@ -6,7 +6,6 @@ import contextlib
 import errno
 import logging
 import os
-import random
 import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -297,8 +296,6 @@ class Crew:
 
     def _berth(self, worker: Worker) -> Berth:
         settings = self.ground.settings
-        recycling = settings.recycling
-        limit = recycling.max_units
         return Berth(
             slot=worker.slot,
             count=self.wanted,
@@ -308,7 +305,7 @@ class Crew:
             name=settings.name,
             drain_s=settings.timeouts.drain_s,
             stall_s=settings.timeouts.stall_s,
-            max_units=None if limit is None else limit + random.randint(0, recycling.max_units_jitter),
+            max_units=settings.recycling.units_of_one(),
         )
 
     def _of(self, zygote: Zygote) -> Iterable[Worker]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import sys
 
+from supervisor.libc import libc
+
 
 def give_back() -> None:
     """To the system (malloc_trim(3)). Takes a fraction of a millisecond for a small process."""
     if sys.platform == "linux":
-        import ctypes
-
         with contextlib.suppress(AttributeError):  # another C library: musl keeps little
-            ctypes.CDLL(None).malloc_trim(0)
+            libc().malloc_trim(0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from supervisor.libc import libc
+
 ADOPTS_ORPHANS = sys.platform == "linux"
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -21,6 +23,4 @@ def signal_on_parent_death(signum: int) -> None:
 
 def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
-        import ctypes  # 5 ms and 1 MB that only this needs
-
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+        libc().prctl(option, value, 0, 0, 0)

@@ -73,6 +73,14 @@ class Recycling:
         if self.max_units_jitter < 0:
             raise ValueError(f"max_units_jitter must not be negative, got {self.max_units_jitter!r}")
 
+    def units_of_one(self) -> int | None:
+        """After how many units one worker is replaced: not all of them at once."""
+        if self.max_units is None or self.max_units_jitter == 0:
+            return self.max_units
+        import random  # half a megabyte: most supervisors need none of it
+
+        return self.max_units + random.randint(0, self.max_units_jitter)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restarts:

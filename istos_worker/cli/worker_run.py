@@ -63,8 +63,8 @@ def plan_of(options: Options, env: Mapping[str, str]) -> Plan:
         log=LogSettings(level=options.log_level.lower(), format=options.log_format),
     )
     try:
-        plan.dump()
-    except TypeError as unspeakable:
+        plan.dump().encode()
+    except UnicodeEncodeError as unspeakable:
         raise click.UsageError("TARGET and options must be UTF-8 text") from unspeakable
     return plan
 

@@ -7,12 +7,11 @@ line is shown to everybody by `ps`, and the plan may hold a token.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, MutableMapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
-
-import orjson
 
 from istos_worker.wire.settings import ZenohSettings
 
@@ -102,11 +101,11 @@ class Plan:
     """A folder where each worker keeps its figures for /metrics."""
 
     def dump(self) -> str:
-        return orjson.dumps(asdict(self), default=str).decode()
+        return json.dumps(asdict(self), default=str, ensure_ascii=False)
 
     @classmethod
     def load(cls, text: str) -> Plan:
-        raw: dict[str, Any] = orjson.loads(text)
+        raw: dict[str, Any] = json.loads(text)
         network: dict[str, Any] = raw.pop("network")
         config_file = network.pop("config_file")
         return cls(

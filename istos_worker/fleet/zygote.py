@@ -24,6 +24,7 @@ def main() -> int:
     from istos_worker.fleet.application import Application
     from istos_worker.fleet.plan import Plan
     from istos_worker.fleet.process import live
+    from istos_worker.fleet.rehearsal import rehearse
     from istos_worker.fleet.target import LoadRefused
     from supervisor.embryo import grow_up
     from supervisor.zygote import LoadFailed, serve_zygote
@@ -36,6 +37,10 @@ def main() -> int:
             application.load()
         except LoadRefused as refused:
             raise LoadFailed(str(refused)) from refused
+        # What is wrong here the workers meet too, where it can be told.
+        with contextlib.suppress(Exception):
+            zenoh.Config.from_json5(application.worker_network().to_json5())
+            rehearse()
 
     child = partial(live, application=application)
     return serve_zygote(load=load, child=child, suspects=(zenoh.Session,), fds=fds)

@@ -4,12 +4,11 @@ Knows numbers; no HTTP, no links."""
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-
-import orjson
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,18 +37,18 @@ Figures = Mapping[str, QueueFigures]
 
 def write_figures(folder: Path, pid: int, figures: Figures) -> None:
     """Never raises for a full or missing folder: a figure is not worth a job."""
-    data = orjson.dumps({prefix: asdict(one) for prefix, one in figures.items()})
+    data = json.dumps({prefix: asdict(one) for prefix, one in figures.items()})
     temporary = folder / f".{pid}"
     with contextlib.suppress(OSError):
-        temporary.write_bytes(data)
+        temporary.write_text(data)
         os.replace(temporary, folder / str(pid))
 
 
 def read_figures(folder: Path, pid: int) -> dict[str, QueueFigures]:
     """What that process wrote last; nothing when it never did."""
     try:
-        raw = orjson.loads((folder / str(pid)).read_bytes())
-    except (OSError, orjson.JSONDecodeError):
+        raw = json.loads((folder / str(pid)).read_bytes())
+    except (OSError, ValueError):
         return {}
     return {
         prefix: QueueFigures(**{name: value for name, value in one.items() if name in _NAMES})

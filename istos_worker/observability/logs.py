@@ -24,8 +24,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import orjson
-
 CAPACITY = 10_000
 _LOST = "%d log lines were lost: nobody read them in time, or there was no room for them"
 _NOBODY_IS_LEFT = (errno.EPIPE, errno.EBADF)
@@ -100,6 +98,8 @@ def _text(record: logging.LogRecord) -> str:
 
 
 def _dumps(line: dict[str, Any]) -> str:
+    import orjson  # a megabyte, with what it loads: a supervisor that writes text does without
+
     options = orjson.OPT_NON_STR_KEYS
     try:
         return orjson.dumps(line, default=repr, option=options).decode()

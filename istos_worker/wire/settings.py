@@ -4,14 +4,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
-
-import orjson
 
 Mode = Literal["peer", "client", "router"]
 Scouting = Literal["local", "lan", "off"]
@@ -78,7 +77,7 @@ class ZenohSettings:
         _merge(config, self.extra)
         if isinstance(connect := config.get("connect"), dict):
             connect.setdefault("retry", RECONNECT)
-        return orjson.dumps(config).decode()
+        return json.dumps(config)
 
     def _own(self) -> dict[str, Any]:
         mode = self.effective_mode
@@ -157,10 +156,10 @@ def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> None:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        loaded = orjson.loads(path.read_bytes())
+        loaded = json.loads(path.read_bytes())
     except OSError as failed:
         raise ValueError(f"cannot read the Zenoh configuration {path}: {failed.strerror}") from failed
-    except orjson.JSONDecodeError as broken:
+    except ValueError as broken:
         raise ValueError(f"the Zenoh configuration {path} is not JSON: {broken}") from broken
     if not isinstance(loaded, dict):
         raise ValueError(f"the Zenoh configuration {path} must be a JSON object")
@@ -230,8 +229,8 @@ def _endpoints(known: Mapping[str, str], name: str) -> tuple[str, ...]:
     if not text.startswith("["):
         return tuple(part.strip() for part in text.split(",") if part.strip())
     try:
-        listed: Sequence[Any] = orjson.loads(text)
-    except orjson.JSONDecodeError as broken:
+        listed: Sequence[Any] = json.loads(text)
+    except json.JSONDecodeError as broken:
         raise ValueError(f"{_PREFIX}{name} is not JSON: {broken}") from broken
     return tuple(str(endpoint) for endpoint in listed)
 
@@ -240,8 +239,8 @@ def _json_object(text: str | None, name: str) -> dict[str, Any]:
     if not text:
         return {}
     try:
-        loaded = orjson.loads(text)
-    except orjson.JSONDecodeError as broken:
+        loaded = json.loads(text)
+    except json.JSONDecodeError as broken:
         raise ValueError(f"{_PREFIX}{name} is not JSON: {broken}") from broken
     if not isinstance(loaded, dict):
         raise ValueError(f"{_PREFIX}{name} must be a JSON object")

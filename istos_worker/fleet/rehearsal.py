@@ -1,0 +1,109 @@
+"""A worker's part, played once in the zygote: without network, application or threads, and with an owner who has a
+few jobs for nobody. Knows workers; not whose zygote it is.
+
+What Python writes down when code first runs (specialised instructions, caches of attributes) is written here, once,
+instead of in every worker, on pages that they would otherwise share (docs/performance.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import orjson
+
+from istos_worker.serialization import JsonSerializer
+from istos_worker.wire.codec import decode_params
+from istos_worker.worker.consumer import Consumer
+from istos_worker.worker.handlers import Handler, Handlers
+from istos_worker.worker.link import Undeclarable
+from istos_worker.worker.settings import WorkerHooks, WorkerSettings
+from istos_worker.worker.statistics import Statistics
+from istos_worker.worker.workplace import Gate
+
+_JOBS = 32
+"""Python specialises a function that has run eight times."""
+_AT_ONCE = 8
+_WITHIN_S = 1.0
+
+
+def rehearse() -> int:
+    """The number of jobs done."""
+    loop = asyncio.SelectorEventLoop()  # uvloop keeps its descriptors until it is collected
+    try:
+        return loop.run_until_complete(_play())
+    finally:
+        loop.close()
+
+
+async def _play() -> int:
+    gate, statistics = Gate(), Statistics(slots=_AT_ONCE)
+    owner = _Owner()
+    consumer = Consumer(
+        WorkerSettings(prefix="rehearsal", concurrency=_AT_ONCE),
+        session=owner,
+        handlers=Handlers(plain=Handler.plain(_job)),
+        serializer=JsonSerializer(),
+        statistics=statistics,
+        hooks=WorkerHooks(),
+        gate=gate,
+    )
+    consuming = asyncio.create_task(consumer.run())
+    try:
+        async with asyncio.timeout(_WITHIN_S):
+            await owner.has_all_outcomes.wait()
+            gate.draining = True
+            consumer.wake()
+            await consuming
+    finally:
+        consumer.close()
+    return statistics.done
+
+
+async def _job(body: object) -> None:
+    return None
+
+
+class _Owner:
+    """The owner and the mesh between, as far as a consumer asks anything of them."""
+
+    def __init__(self) -> None:
+        self.has_all_outcomes = asyncio.Event()
+        self._outcomes = 0
+        self._given = 0
+        self._parked: asyncio.Future[bytes | None] | None = None
+
+    def ask(
+        self,
+        key: str,
+        params: str = "",
+        *,
+        payload: bytes | None = None,
+        attachment: bytes | None = None,
+        timeout_s: float = 5.0,
+    ) -> asyncio.Future[bytes | None]:
+        asked: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        wanted = int(decode_params(params).get("n", 0))
+        outcomes = 0 if payload is None else len(orjson.loads(payload)["outcomes"])
+        jobs = [_wire(self._given + number) for number in range(min(wanted, _AT_ONCE, _JOBS - self._given))]
+        self._given += len(jobs)
+        self._outcomes += outcomes
+        if self._outcomes == _JOBS:
+            self.has_all_outcomes.set()
+        if wanted and not jobs and not outcomes:
+            self._parked = asked
+            return asked
+        asked.set_result(orjson.dumps({"jobs": jobs, "outcomes": [{"ok": True}] * outcomes}))
+        if self._parked is not None:  # withdrawn by a claim of none
+            self._parked.set_result(b'{"jobs":[]}')
+        return asked
+
+    def subscribe(self, key: str, take: Callable[[list[bytes]], None]) -> Undeclarable:
+        raise NotImplementedError  # a worker subscribes, its consumer does not
+
+    def declare_token(self, key: str) -> Undeclarable:
+        raise NotImplementedError
+
+
+def _wire(number: int) -> dict[str, object]:
+    return {"job_id": f"rehearsal-{number}", "attempt": 1, "fence": number + 1, "data": "e30="}

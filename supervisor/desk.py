@@ -36,6 +36,8 @@ class Desk:
         self._ladder = Ladder()
         self._heard: list[tuple[int, float]] = []
         self._reload_asked_at = float("-inf")
+        self.reloads = 0
+        """How many have been asked for, echoes included: whoever asked wants to hear of it."""
 
     def install_handlers(self) -> None:
         loop = self._ground.loop
@@ -60,6 +62,7 @@ class Desk:
         self._ground.wake()
 
     def reload(self) -> asyncio.Future[ReloadResult]:
+        self.reloads += 1
         self._reload_asked_at = time.monotonic()
         asked = self._reloading.request()
         if self._stopping.under_way:
@@ -92,6 +95,8 @@ class Desk:
             case signal.SIGHUP:
                 if self._is_fresh(signum, at):
                     self.reload()
+                else:
+                    self.reloads += 1
             case signal.SIGUSR2:
                 if self._is_fresh(signum, at):
                     self.set_quiet(not self._crew.quiet)

@@ -13,6 +13,7 @@ from supervisor.status import Status
 
 _STATUS_EVERY_S = 5.0
 _WORDS_PER_WATCH = 3  # sd_watchdog_enabled(3) asks for more than two
+_UP = frozenset(("running", "quiet", "reloading"))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -22,6 +23,7 @@ class Notifier:
     address: str
     watchdog_s: float | None = None
     _state: str = "starting"
+    _reloads: int = 0
     _status_at: float = float("-inf")
     _watchdog_at: float = float("-inf")
 
@@ -36,7 +38,13 @@ class Notifier:
         watched = microseconds is not None and watched_pid in (None, str(os.getpid()))
         return cls(address=address, watchdog_s=int(microseconds or 0) / 1e6 if watched else None)
 
-    def tell(self, state: str, picture: Callable[[], Status], now: float) -> None:
+    def tell(self, state: str, reloads: int, picture: Callable[[], Status], now: float) -> None:
+        """`reloads`: how many have been asked for so far. Each is told, also one that failed at once."""
+        asked, self._reloads = reloads != self._reloads, reloads
+        if asked and self._state in _UP and state != "stopping":
+            # Type=notify-reload wants the time with it, so that an old READY is not taken for this one.
+            self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+            self._state = "reloading"
         lines = _transition(self._state, state)
         changed = state != self._state
         self._state = state
@@ -68,9 +76,6 @@ def _transition(old: str, new: str) -> list[str]:
             return []
         case (_, "stopping"):
             return ["STOPPING=1"]
-        case ("running" | "quiet", "reloading"):
-            # Type=notify-reload wants the time with it, so that an old READY is not taken for this one.
-            return ["RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}"]
         case ("starting" | "reloading", "running" | "quiet"):
             return ["READY=1"]
         case _:

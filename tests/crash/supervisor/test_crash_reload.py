@@ -368,6 +368,9 @@ def test_systemd_is_told_what_it_asked_for(fleet: Fleet, monkeypatch: pytest.Mon
         fleet.signal(signal.SIGHUP)
         assert "MONOTONIC_USEC=" in hear(systemd, "RELOADING=1")
         hear(systemd, "READY=1")
+        fleet.signal(signal.SIGHUP)  # an echo, which changes nothing: but systemd waits
+        assert "MONOTONIC_USEC=" in hear(systemd, "RELOADING=1")
+        hear(systemd, "READY=1")
         fleet.signal(signal.SIGTERM)
         hear(systemd, "STOPPING=1")
     fleet.ends(0)

@@ -71,9 +71,21 @@ async def test_a_readiness_probe_measures_no_memory() -> None:
 def test_systemd_is_told_without_measuring_memory(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
-        Notifier(address=str(tmp_path / "notify")).tell("running", picture(Unmeasured()).glance, 0.0)
+        Notifier(address=str(tmp_path / "notify")).tell("running", 0, picture(Unmeasured()).glance, 0.0)
         told = systemd.recv(4096).decode()
     assert "STATUS=running, gen 1: 2/2 workers ready" in told
+
+
+def test_systemd_hears_of_a_reload_that_failed_at_once(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.setblocking(False)
+        notifier = Notifier(address=str(tmp_path / "notify"))
+        notifier.tell("running", 0, picture(Unmeasured()).glance, 0.0)
+        assert b"READY=1" in systemd.recv(4096)
+        notifier.tell("running", 1, picture(Unmeasured()).glance, 1.0)
+        assert systemd.recv(4096).startswith(b"RELOADING=1\nMONOTONIC_USEC=")
+        assert b"READY=1" in systemd.recv(4096)
 
 
 def test_totals_count_the_living_and_the_gone() -> None:
@@ -90,7 +102,7 @@ def test_the_watchdog_hears_more_than_twice_an_interval_however_short(
         notifier = Notifier(address=str(tmp_path / "notify"), watchdog_s=watchdog_s)
         now, words = 1000.0, list[float]()
         while now < 1000.0 + 3 * watchdog_s:
-            notifier.tell("running", picture(Unmeasured()).glance, now)
+            notifier.tell("running", 0, picture(Unmeasured()).glance, now)
             if b"WATCHDOG=1" in systemd.recv(4096):
                 words.append(now)
             now = notifier.next_word(now)  # the supervisor sleeps no longer than that

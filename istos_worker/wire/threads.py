@@ -1,5 +1,5 @@
-"""The threads that a session brings along: how many, and none for longer than it is needed. Knows Zenoh's variable for
-them; does not import zenoh."""
+"""The threads that a session brings along: how many, whom they push aside, and none for longer than it is needed. Knows
+Zenoh's variable for them; does not import zenoh."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -44,6 +45,7 @@ async def in_a_thread_of_its_own(work: Callable[[], T]) -> T:
     done.set_running_or_notify_cancel()  # from now on whoever waits may leave, but not cancel it
 
     def run() -> None:
+        _leave_cores_to_others()
         try:
             result = work()
         except BaseException as failed:  # whatever it is, it belongs to whoever waits
@@ -53,3 +55,12 @@ async def in_a_thread_of_its_own(work: Callable[[], T]) -> T:
 
     threading.Thread(target=run, name="zenoh-open").start()
     return await asyncio.wrap_future(done)
+
+
+def _leave_cores_to_others() -> None:
+    """What this thread starts inherits it: Zenoh's threads, when they wake for a message, wait for a core instead of
+    taking one from a thread at work (SCHED_BATCH, sched(7)). Mostly that one holds the GIL, which they need next."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # some sandboxes forbid it
+            if os.sched_getscheduler(0) == os.SCHED_OTHER:
+                os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

@@ -35,7 +35,7 @@ class WorkerSettings:
     request_timeout_s: float = 5.0
     prefetch_s: float = 0.05
     """Jobs are claimed ahead only as far as the slots will start them within this time."""
-    prefetch_max: int = 128
+    prefetch_max: int = 512
     release_s: float = 1.5
     """How long a drain may go past its deadline to hand back what is held."""
 

@@ -24,9 +24,11 @@ from istos_worker.storage.sqlite_file import SQLiteFile
 T = TypeVar("T")
 
 QUICK_S = 0.003
-"""A write that takes longer must not hold up an event loop."""
+"""Where writes typically take longer they must not hold up an event loop. One in a thousand may: it moves SQLite's log
+into the file."""
+_WEIGHT = 0.2
 _WARY_S = 1.0
-"""After a slow or failed write the thread does the writing for so long."""
+"""For so long the thread does the writing when writes have become slow, or one has failed."""
 
 _registry: dict[tuple[int, str], FileWriter] = {}
 _registry_lock = threading.RLock()  # a finalizer may run while its own thread holds it
@@ -64,6 +66,7 @@ class FileWriter:
         self._is_stopped = False
         self._in_use = threading.Lock()
         self._wary_until = 0.0
+        self._typical_s = 0.0
         self._waiting: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         thread_name = f"sqlite {os.path.basename(file.path)}"
         threading.Thread(target=self._run, name=thread_name, daemon=True).start()
@@ -148,7 +151,8 @@ class FileWriter:
         begun, is_quick = time.monotonic(), False
         try:
             self.file.write(batches)
-            is_quick = time.monotonic() - begun <= QUICK_S
+            self._typical_s += _WEIGHT * (time.monotonic() - begun - self._typical_s)
+            is_quick = self._typical_s <= QUICK_S
         finally:
             if not is_quick:
                 self._wary_until = time.monotonic() + _WARY_S

@@ -12,6 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -139,6 +140,30 @@ async def test_an_event_loop_that_may_wait_leaves_a_slow_medium_to_the_thread(
     await queue.commit(rows(4))
 
     assert [row.seq async for chunk in queue.rows() for row in chunk] == [1, 2, 4]
+    await storage.aclose()
+
+
+async def test_one_slow_write_among_quick_ones_stays_in_the_event_loop(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite moves its log into the file now and then."""
+    storage = SQLiteStorage(path, writes_in_loop=True)
+    queue = await storage.open_queue("a")
+    now, took_s = 100.0, 0.0
+
+    def monotonic() -> float:
+        nonlocal now
+        now += took_s
+        return now
+
+    monkeypatch.setattr(sqlite_writer, "time", SimpleNamespace(monotonic=monotonic))
+
+    took_s = 0.010
+    assert queue.commit_now(rows(1))
+    took_s = 0.0001
+    assert all(queue.commit_now(rows(seq)) for seq in range(2, 100))
+    took_s = 0.010
+    assert not all(queue.commit_now(rows(seq)) for seq in range(100, 110))
     await storage.aclose()
 
 

@@ -90,7 +90,8 @@ def _ours(run: Run, summary: Summary) -> str:
     keys = dict.fromkeys(key for name in names for key in summary.get(name, {}) if key not in BY_KEY)
     rows = [[key, *(_own_cell(summary.get(name, {}).get(key)) for name in names)] for key in keys]
     text = _table(["figure", *(run.systems[name].title for name in names)], rows)
-    return f"{text}\n\n`backlog_ratio`: microseconds of CPU a job, longest backlog against shortest; target {BACKLOG_LIMIT}."
+    legend = f"`backlog_cpu_ratio`: CPU of a job, longest backlog against shortest; target {BACKLOG_LIMIT}."
+    return f"{text}\n\n{legend}"
 
 
 def _own_cell(spread: Spread | None) -> str:

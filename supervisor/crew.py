@@ -305,7 +305,7 @@ class Crew:
             name=settings.name,
             drain_s=settings.timeouts.drain_s,
             stall_s=settings.timeouts.stall_s,
-            max_units=settings.recycling.units_of_one(),
+            max_units=settings.recycling.draw_max_units(),
         )
 
     def _of(self, zygote: Zygote) -> Iterable[Worker]:

@@ -36,8 +36,7 @@ class Desk:
         self._ladder = Ladder()
         self._heard: list[tuple[int, float]] = []
         self._reload_asked_at = float("-inf")
-        self.reloads = 0
-        """How many have been asked for, echoes included: whoever asked wants to hear of it."""
+        self.reloads_asked = 0
 
     def install_handlers(self) -> None:
         loop = self._ground.loop
@@ -62,7 +61,7 @@ class Desk:
         self._ground.wake()
 
     def reload(self) -> asyncio.Future[ReloadResult]:
-        self.reloads += 1
+        self.reloads_asked += 1
         self._reload_asked_at = time.monotonic()
         asked = self._reloading.request()
         if self._stopping.under_way:
@@ -96,7 +95,7 @@ class Desk:
                 if self._is_fresh(signum, at):
                     self.reload()
                 else:
-                    self.reloads += 1
+                    self.reloads_asked += 1  # an echo: systemd waits for its answer all the same
             case signal.SIGUSR2:
                 if self._is_fresh(signum, at):
                     self.set_quiet(not self._crew.quiet)

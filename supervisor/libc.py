@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 @functools.cache
 def libc() -> ctypes.CDLL:
-    """Made once, before a zygote forks: each making creates a class, which workers would not share."""
-    import ctypes  # 5 ms and 1 MB that only this needs
+    """Made once, and before a zygote forks: each making creates a class, which workers would not share. The first one
+    imports ctypes (5 ms)."""
+    import ctypes
 
     return ctypes.CDLL(None)

@@ -13,7 +13,6 @@ from supervisor.status import Status
 
 _STATUS_EVERY_S = 5.0
 _WORDS_PER_WATCH = 3  # sd_watchdog_enabled(3) asks for more than two
-_UP = frozenset(("running", "quiet", "reloading"))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,7 +22,7 @@ class Notifier:
     address: str
     watchdog_s: float | None = None
     _state: str = "starting"
-    _reloads: int = 0
+    _reloads_asked: int = 0
     _status_at: float = float("-inf")
     _watchdog_at: float = float("-inf")
 
@@ -38,11 +37,13 @@ class Notifier:
         watched = microseconds is not None and watched_pid in (None, str(os.getpid()))
         return cls(address=address, watchdog_s=int(microseconds or 0) / 1e6 if watched else None)
 
-    def tell(self, state: str, reloads: int, picture: Callable[[], Status], now: float) -> None:
-        """`reloads`: how many have been asked for so far. Each is told, also one that failed at once."""
-        asked, self._reloads = reloads != self._reloads, reloads
-        if asked and self._state in _UP and state != "stopping":
-            # Type=notify-reload wants the time with it, so that an old READY is not taken for this one.
+    def tell(self, state: str, reloads_asked: int, picture: Callable[[], Status], now: float) -> None:
+        """`reloads_asked`: so far. systemd waits for RELOADING and READY after each, also after an echo, and after one
+        that failed at once."""
+        asked, self._reloads_asked = reloads_asked != self._reloads_asked, reloads_asked
+        if asked and self._state != "starting" and state != "stopping":
+            # A message of its own: READY in the same one would contradict it. With the time, so that an old READY is
+            # not taken for this reload's (Type=notify-reload).
             self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
             self._state = "reloading"
         lines = _transition(self._state, state)

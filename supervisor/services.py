@@ -57,7 +57,7 @@ class Services:
     def tell(self, state: str, now: float) -> None:
         """To systemd, if it asked for it."""
         if self._notifier is not None:
-            self._notifier.tell(state, self._desk.reloads, self._picture.glance, now)
+            self._notifier.tell(state, self._desk.reloads_asked, self._picture.glance, now)
 
     def next_word(self, now: float) -> float:
         """When systemd must hear from us again."""

@@ -73,8 +73,8 @@ class Recycling:
         if self.max_units_jitter < 0:
             raise ValueError(f"max_units_jitter must not be negative, got {self.max_units_jitter!r}")
 
-    def units_of_one(self) -> int | None:
-        """After how many units one worker is replaced: not all of them at once."""
+    def draw_max_units(self) -> int | None:
+        """One worker's own limit, drawn anew each time so that not all are replaced at once; None: never."""
         if self.max_units is None or self.max_units_jitter == 0:
             return self.max_units
         import random  # half a megabyte: most supervisors need none of it

@@ -101,6 +101,7 @@ class Plan:
     """A folder where each worker keeps its figures for /metrics."""
 
     def dump(self) -> str:
+        # Unescaped, so that what is no UTF-8 can be refused at the door.
         return json.dumps(asdict(self), default=str, ensure_ascii=False)
 
     @classmethod

@@ -21,41 +21,36 @@ from istos_worker.worker.settings import WorkerHooks, WorkerSettings
 from istos_worker.worker.statistics import Statistics
 from istos_worker.worker.workplace import Gate
 
-_JOBS = 32
-"""Python specialises a function that has run eight times."""
 _AT_ONCE = 8
+JOBS = 12 * _AT_ONCE
+"""Python 3.11 specialises what has run eight times: what runs once an exchange too, not only what runs once a job."""
 _WITHIN_S = 1.0
+"""The longest that it may hold up a fleet's start."""
 
 
 def rehearse() -> int:
-    """The number of jobs done."""
-    loop = asyncio.SelectorEventLoop()  # uvloop keeps its descriptors until it is collected
-    try:
-        return loop.run_until_complete(_play())
-    finally:
-        loop.close()
+    """The number of jobs done. Raises TimeoutError."""
+    # uvloop keeps its descriptors until it is collected; a Runner cancels what a timeout leaves.
+    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+        return runner.run(_play())
 
 
 async def _play() -> int:
     gate, statistics = Gate(), Statistics(slots=_AT_ONCE)
-    owner = _Owner()
     consumer = Consumer(
         WorkerSettings(prefix="rehearsal", concurrency=_AT_ONCE),
-        session=owner,
+        session=_Owner(gate),
         handlers=Handlers(plain=Handler.plain(_job)),
         serializer=JsonSerializer(),
         statistics=statistics,
         hooks=WorkerHooks(),
         gate=gate,
     )
-    consuming = asyncio.create_task(consumer.run())
     try:
         async with asyncio.timeout(_WITHIN_S):
-            await owner.has_all_outcomes.wait()
-            gate.draining = True
-            consumer.wake()
-            await consuming
+            await consumer.run()
     finally:
+        consumer.slots.hand_back()
         consumer.close()
     return statistics.done
 
@@ -65,13 +60,12 @@ async def _job(body: object) -> None:
 
 
 class _Owner:
-    """The owner and the mesh between, as far as a consumer asks anything of them."""
+    """The owner and the mesh between, as far as a consumer asks anything of them. Shuts the gate at the end."""
 
-    def __init__(self) -> None:
-        self.has_all_outcomes = asyncio.Event()
-        self._outcomes = 0
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
         self._given = 0
-        self._parked: asyncio.Future[bytes | None] | None = None
+        self._settled = 0
 
     def ask(
         self,
@@ -85,17 +79,11 @@ class _Owner:
         asked: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         wanted = int(decode_params(params).get("n", 0))
         outcomes = 0 if payload is None else len(orjson.loads(payload)["outcomes"])
-        jobs = [_wire(self._given + number) for number in range(min(wanted, _AT_ONCE, _JOBS - self._given))]
+        jobs = [_wire(self._given + number) for number in range(min(wanted, _AT_ONCE, JOBS - self._given))]
         self._given += len(jobs)
-        self._outcomes += outcomes
-        if self._outcomes == _JOBS:
-            self.has_all_outcomes.set()
-        if wanted and not jobs and not outcomes:
-            self._parked = asked
-            return asked
+        self._settled += outcomes
+        self._gate.draining = self._settled == JOBS  # with the reply, so that no further claim is parked
         asked.set_result(orjson.dumps({"jobs": jobs, "outcomes": [{"ok": True}] * outcomes}))
-        if self._parked is not None:  # withdrawn by a claim of none
-            self._parked.set_result(b'{"jobs":[]}')
         return asked
 
     def subscribe(self, key: str, take: Callable[[list[bytes]], None]) -> Undeclarable:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import os
 import sys
 from functools import partial
+
+log = logging.getLogger(__name__)
 
 
 def main() -> int:
@@ -37,10 +40,15 @@ def main() -> int:
             application.load()
         except LoadRefused as refused:
             raise LoadFailed(str(refused)) from refused
-        # What is wrong here the workers meet too, where it can be told.
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(
+            Exception
+        ):  # what is wrong with it the workers meet too, where it can be told
+            # For the pages that a first reading writes.
             zenoh.Config.from_json5(application.worker_network().to_json5())
+        try:
             rehearse()
+        except Exception:  # it only saves memory: no reason not to start
+            log.debug("the rehearsal failed: workers will share less memory", exc_info=True)
 
     child = partial(live, application=application)
     return serve_zygote(load=load, child=child, suspects=(zenoh.Session,), fds=fds)

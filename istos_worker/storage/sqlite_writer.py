@@ -24,11 +24,10 @@ from istos_worker.storage.sqlite_file import SQLiteFile
 T = TypeVar("T")
 
 QUICK_S = 0.003
-"""Where writes typically take longer they must not hold up an event loop. One in a thousand may: it moves SQLite's log
-into the file."""
-_WEIGHT = 0.2
+"""Where two writes in a row take longer they must not hold up an event loop. One alone may: SQLite moves its log into
+the file now and then."""
 _WARY_S = 1.0
-"""For so long the thread does the writing when writes have become slow, or one has failed."""
+"""After two slow writes or a failed one the thread does the writing for so long."""
 
 _registry: dict[tuple[int, str], FileWriter] = {}
 _registry_lock = threading.RLock()  # a finalizer may run while its own thread holds it
@@ -66,7 +65,7 @@ class FileWriter:
         self._is_stopped = False
         self._in_use = threading.Lock()
         self._wary_until = 0.0
-        self._typical_s = 0.0
+        self._was_slow = False
         self._waiting: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         thread_name = f"sqlite {os.path.basename(file.path)}"
         threading.Thread(target=self._run, name=thread_name, daemon=True).start()
@@ -151,8 +150,8 @@ class FileWriter:
         begun, is_quick = time.monotonic(), False
         try:
             self.file.write(batches)
-            self._typical_s += _WEIGHT * (time.monotonic() - begun - self._typical_s)
-            is_quick = self._typical_s <= QUICK_S
+            was_slow, self._was_slow = self._was_slow, time.monotonic() - begun > QUICK_S
+            is_quick = not (was_slow and self._was_slow)
         finally:
             if not is_quick:
                 self._wary_until = time.monotonic() + _WARY_S

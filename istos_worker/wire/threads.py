@@ -40,7 +40,8 @@ def few_threads() -> Iterator[None]:
 
 async def in_a_thread_of_its_own(work: Callable[[], T]) -> T:
     """As asyncio.to_thread, but the thread ends with the work: one that has been inside Zenoh keeps a seventh of a
-    megabyte. Not a daemon: Python would end it at exit by unwinding it, which Zenoh's frames do not survive."""
+    megabyte. What the work starts waits for a free core. Not a daemon: Python would end it at exit by unwinding it,
+    which Zenoh's frames do not survive."""
     done: concurrent.futures.Future[T] = concurrent.futures.Future()
     done.set_running_or_notify_cancel()  # from now on whoever waits may leave, but not cancel it
 
@@ -62,5 +63,6 @@ def _leave_cores_to_others() -> None:
     taking one from a thread at work (SCHED_BATCH, sched(7)). Mostly that one holds the GIL, which they need next."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):  # some sandboxes forbid it
+            # 0: this thread, not the process (sched_setscheduler(2)).
             if os.sched_getscheduler(0) == os.SCHED_OTHER:
                 os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

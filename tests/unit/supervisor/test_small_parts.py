@@ -150,6 +150,13 @@ def test_settings_are_refused_at_the_door(wrong: Any) -> None:
         wrong()
 
 
+def test_each_worker_has_a_limit_of_its_own() -> None:
+    recycling = Recycling(max_units=5, max_units_jitter=2)
+
+    assert {recycling.draw_max_units() for _ in range(500)} == {5, 6, 7}
+    assert Recycling(max_units_jitter=2).draw_max_units() is None
+
+
 def test_a_pidfile_is_held_by_one_and_a_stale_one_is_taken_over(tmp_path: Path) -> None:
     path = tmp_path / "pid"
     path.write_text("999999\n")

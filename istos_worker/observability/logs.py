@@ -102,13 +102,23 @@ def _dumps(line: dict[str, Any]) -> str:
 
     options = orjson.OPT_NON_STR_KEYS
     try:
-        return orjson.dumps(line, default=repr, option=options).decode()
+        return orjson.dumps(line, default=_shown, option=options).decode()
     except (orjson.JSONEncodeError, RecursionError):  # lone surrogates, integers past 64 bits, cycles
-        return orjson.dumps({name: _safe(value) for name, value in line.items()}).decode()
+        return orjson.dumps({_safe(name): _safe(value) for name, value in line.items()}).decode()
 
 
-def _safe(value: object) -> str:
-    return str(value).encode("utf-8", "backslashreplace").decode()
+def _safe(value: object) -> object:
+    if isinstance(value, (bool, float)) or (isinstance(value, int) and value.bit_length() < 64):
+        return value
+    text = value if isinstance(value, str) else _shown(value)
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception as failed:  # the application's own: it must not lose the line
+        return f"<{type(value).__name__} that cannot be shown: {type(failed).__name__}>"
 
 
 class LineWriter(logging.Handler):

@@ -15,6 +15,8 @@ class Prefetch:
         self._limit = limit
         self._log_s: float | None = None
         self._trust = 1.0
+        self.is_among_crashed = False
+        """The job claimed last had seen a worker die: if this one dies too, few are to be charged with it."""
 
     @property
     def typical_s(self) -> float | None:
@@ -40,4 +42,5 @@ class Prefetch:
         if self._log_s is None or usable_slots <= 0:
             return 0
         started = self._trust * usable_slots * self._within_s / math.exp(self._log_s)
-        return min(int(started), self._limit)
+        most = min(usable_slots, self._limit) if self.is_among_crashed else self._limit
+        return min(int(started), most)

@@ -93,8 +93,9 @@ class Slots:
 
     def offer(self, deliveries: Iterable[Delivery]) -> None:
         """Takes what a claim brought."""
-        prepare = self._runner.prepare
+        prepare, prefetch = self._runner.prepare, self._prefetch
         for delivery in deliveries:
+            prefetch.is_among_crashed = delivery.crashes > 0
             if self._is_closed:
                 delivery.stop = Stop.HAND_BACK
                 self._on_outcome(delivery, self._runner.stopped(delivery, None))

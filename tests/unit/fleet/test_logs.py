@@ -38,8 +38,17 @@ def test_what_json_cannot_carry_is_still_one_line_that_parses() -> None:
     script = """
 import logging
 from istos_worker.observability.logs import configure_logs
+
+class Shy:
+    def __repr__(self):
+        raise ValueError
+
+deep = []
+for _ in range(3000):
+    deep = [deep]
 with configure_logs(process="p", format_="json"):
     log = logging.getLogger("app")
+    log.error("odd fields", extra={"shy": Shy(), "deep": deep, "name\udcff": 1})
     log.error("two\\nlines \\udc80", extra={"odd": {1, 2}, "big": 2**80})
     log.error("%d arguments", "wrong")
     try:
@@ -49,8 +58,10 @@ with configure_logs(process="p", format_="json"):
 """
     done = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, check=True)
     parsed = [json.loads(line) for line in done.stderr.splitlines()]
-    assert len(parsed) == 3
-    assert "ZeroDivisionError" in parsed[2]["exception"]
+    assert len(parsed) == 4
+    assert isinstance(parsed[0]["pid"], int)
+    assert "ValueError" in parsed[0]["shy"]
+    assert "ZeroDivisionError" in parsed[3]["exception"]
 
 
 def test_a_pipe_that_nobody_reads_blocks_nobody() -> None:

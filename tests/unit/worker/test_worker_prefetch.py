@@ -34,6 +34,13 @@ def test_one_long_job_among_short_ones_is_soon_forgotten() -> None:
     assert prefetch(*[0.01] * 50, 60.0, *[0.01] * 20).ahead(2) >= 8
 
 
+def test_among_jobs_that_saw_a_worker_die_one_is_claimed_ahead_for_each_slot() -> None:
+    made = prefetch(*[0.00002] * 50)
+    made.is_among_crashed = True
+
+    assert made.ahead(8) == 8
+
+
 def test_trust_is_lost_quickly_and_comes_back_slowly() -> None:
     made = prefetch(*[0.001] * 50)
     before = made.ahead(1)

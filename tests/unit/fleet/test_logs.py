@@ -48,7 +48,7 @@ for _ in range(3000):
     deep = [deep]
 with configure_logs(process="p", format_="json"):
     log = logging.getLogger("app")
-    log.error("odd fields", extra={"shy": Shy(), "deep": deep, "name\udcff": 1})
+    log.error("odd fields", extra={"shy": Shy(), "deep": deep, "name\\udcff": 1})
     log.error("two\\nlines \\udc80", extra={"odd": {1, 2}, "big": 2**80})
     log.error("%d arguments", "wrong")
     try:

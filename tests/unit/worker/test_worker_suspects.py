@@ -62,3 +62,23 @@ async def test_suspects_run_one_after_the_other_and_others_beside_them() -> None
 
     assert max(together) == 1
     assert [house.job(job_id).crashes for job_id in suspects] == [2, 2, 2]
+
+
+async def test_few_jobs_are_claimed_ahead_among_those_that_saw_a_worker_die() -> None:
+    house = House()
+    house.enqueue_many(list(range(100)))
+    house.change(lambda state: state.claim(ClaimRequest(n=100, worker="first"), house.clock()))
+    house.change(lambda state: state.bury("first", "worker lost", None, house.clock()))
+    house.enqueue_many(list(range(100, 600)))
+    ahead: dict[int, int] = {}
+
+    async def work(number: int) -> None:
+        ahead[number] = worker.statistics.prefetched
+
+    async with house.working(work, concurrency=2) as worker:
+        await house.until(lambda: house.counts()["done"] == 600)
+
+    assert (
+        max(ahead[number] for number in range(90)) <= 2
+    )  # not the last ones: the first others may be here by then
+    assert max(ahead.values()) > 20

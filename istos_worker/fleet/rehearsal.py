@@ -8,7 +8,6 @@ instead of in every worker, on pages that they would otherwise share (docs/perfo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import orjson
 
@@ -16,7 +15,6 @@ from istos_worker.serialization import JsonSerializer
 from istos_worker.wire.codec import decode_params
 from istos_worker.worker.consumer import Consumer
 from istos_worker.worker.handlers import Handler, Handlers
-from istos_worker.worker.link import Undeclarable
 from istos_worker.worker.settings import WorkerHooks, WorkerSettings
 from istos_worker.worker.statistics import Statistics
 from istos_worker.worker.workplace import Gate
@@ -60,7 +58,7 @@ async def _job(body: object) -> None:
 
 
 class _Owner:
-    """The owner and the mesh between, as far as a consumer asks anything of them. Shuts the gate at the end."""
+    """An owner, as far as a consumer asks anything of it. Shuts the gate at the end."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
@@ -85,12 +83,6 @@ class _Owner:
         self._gate.draining = self._settled == JOBS  # with the reply, so that no further claim is parked
         asked.set_result(orjson.dumps({"jobs": jobs, "outcomes": [{"ok": True}] * outcomes}))
         return asked
-
-    def subscribe(self, key: str, take: Callable[[list[bytes]], None]) -> Undeclarable:
-        raise NotImplementedError  # a worker subscribes, its consumer does not
-
-    def declare_token(self, key: str) -> Undeclarable:
-        raise NotImplementedError
 
 
 def _wire(number: int) -> dict[str, object]:

@@ -40,10 +40,8 @@ def main() -> int:
             application.load()
         except LoadRefused as refused:
             raise LoadFailed(str(refused)) from refused
-        with contextlib.suppress(
-            Exception
-        ):  # what is wrong with it the workers meet too, where it can be told
-            # For the pages that a first reading writes.
+        # For the pages that a first reading writes. What is wrong with it the workers are told too, and can say so.
+        with contextlib.suppress(Exception):
             zenoh.Config.from_json5(application.worker_network().to_json5())
         try:
             rehearse()

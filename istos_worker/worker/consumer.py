@@ -10,9 +10,10 @@ from typing import Any
 import orjson
 
 from istos_worker.serialization import Serializer
+from istos_worker.wire.asking import Asks
 from istos_worker.worker.base_pump import BasePump
 from istos_worker.worker.handlers import Handlers
-from istos_worker.worker.link import Dialect, Mesh, OwnerLink, OwnerLost
+from istos_worker.worker.link import Dialect, OwnerLink, OwnerLost
 from istos_worker.worker.outage import Outage
 from istos_worker.worker.outbox import Outbox
 from istos_worker.worker.prefetch import Prefetch
@@ -35,7 +36,7 @@ class Consumer:
         self,
         settings: WorkerSettings,
         *,
-        session: Mesh,
+        session: Asks,
         handlers: Handlers,
         serializer: Serializer,
         statistics: Statistics,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 from istos_worker.errors import ForbiddenError, IstosError, UnauthorizedError
+from istos_worker.wire.asking import Asks
 from istos_worker.wire.codec import decode_reply, encode_params
 from istos_worker.wire.envelope import Envelope
 from istos_worker.wire.keys import verb_key
@@ -20,18 +21,8 @@ class Undeclarable(Protocol):
     def undeclare(self) -> None: ...
 
 
-class Mesh(Protocol):
+class Mesh(Asks, Protocol):
     """What a worker needs of a session: `wire.session.Session`, or a stand-in without network."""
-
-    def ask(
-        self,
-        key: str,
-        params: str = "",
-        *,
-        payload: bytes | None = None,
-        attachment: bytes | None = None,
-        timeout_s: float = 5.0,
-    ) -> asyncio.Future[bytes | None]: ...
 
     def subscribe(self, key: str, take: Callable[[list[bytes]], None]) -> Undeclarable: ...
 
@@ -48,7 +39,7 @@ class OwnerLost(Exception):  # noqa: N818 - a state of the world
 
 
 class OwnerLink:
-    def __init__(self, session: Mesh, settings: WorkerSettings) -> None:
+    def __init__(self, session: Asks, settings: WorkerSettings) -> None:
         self._session = session
         self.prefix = settings.prefix
         self._token = settings.token

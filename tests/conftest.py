@@ -17,7 +17,8 @@ for _name in [
     del os.environ[_name]
 
 from tests.fixtures.fleets import fleet, namespace, runtime_folder  # noqa: E402
+from tests.fixtures.local import heard, way  # noqa: E402
 from tests.fixtures.owners import owner  # noqa: E402
 from tests.fixtures.queue_commands import istos_queue  # noqa: E402
 
-__all__ = ["fleet", "istos_queue", "namespace", "owner", "runtime_folder"]
+__all__ = ["fleet", "heard", "istos_queue", "namespace", "owner", "runtime_folder", "way"]

@@ -142,6 +142,7 @@ class QueueRole:
         self.store.on_effects = bound.carry_out
         self.store.on_reloaded = bound.on_reloaded
         await self.store.load()
+        await ours.open_local()
         self._bound = bound
         bound.declare()
         self._log.info("queue %s: this process is its owner", self.prefix, extra={"prefix": self.prefix})

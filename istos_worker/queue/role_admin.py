@@ -85,7 +85,7 @@ def info(call: Call, state: QueueState, now: Instant) -> Reply:
     from istos_worker import __version__
 
     settings = state.settings
-    return {
+    reply = {
         "protocol": PROTOCOL,
         "version": __version__,
         "verbs": sorted(VERBS),
@@ -94,6 +94,7 @@ def info(call: Call, state: QueueState, now: Instant) -> Reply:
         "lease_s": settings.lease_s,
         "max_attempts": settings.max_attempts,
     }
+    return reply if call.query.local is None else {**reply, "local": call.query.local}
 
 
 def stats(call: Call, state: QueueState, now: Instant) -> Reply:

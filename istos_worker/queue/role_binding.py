@@ -15,10 +15,11 @@ from istos_worker.queue.records import Cancel, Effects, Instant, Order
 from istos_worker.queue.role_gate import Gate
 from istos_worker.queue.role_outgoing import Courier, Failure
 from istos_worker.queue.verbs import VERB_RUNS, Call
+from istos_worker.wire.asking import Incoming
 from istos_worker.wire.codec import decode_params
 from istos_worker.wire.keys import last_part, notify_key, orders_key, owner_key, verb_key, worker_key
 from istos_worker.wire.limits import Limits
-from istos_worker.wire.session import Handle, Incoming, Session
+from istos_worker.wire.session import Handle, Session
 
 if TYPE_CHECKING:
     from istos_worker.queue.state import QueueState

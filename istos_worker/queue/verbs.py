@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from istos_worker.errors import IstosError
 from istos_worker.queue import role_admin, role_delivery, role_enqueue
 from istos_worker.queue.records import Instant
+from istos_worker.wire.asking import Query
 from istos_worker.wire.codec import encode_error, encode_reply
 from istos_worker.wire.limits import Limits
 
@@ -23,17 +24,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Reply = Mapping[str, Any]
-
-
-class Query(Protocol):
-    """A question as it came in; answered at most once."""
-
-    payload: bytes
-    attachment: bytes | None
-
-    def reply(self, payload: bytes, /) -> None: ...
-
-    def drop(self) -> None: ...
 
 
 class Call:

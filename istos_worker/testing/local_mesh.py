@@ -48,6 +48,8 @@ class _Question:
 
     __slots__ = ("_future", "attachment", "hides_fence", "payload")
 
+    local = None
+
     def __init__(
         self, payload: bytes | None, attachment: bytes | None, future: asyncio.Future[bytes | None]
     ) -> None:

@@ -1,5 +1,7 @@
 """One Zenoh session under asyncio: ask, answer, publish, watch who is alive. The only module that imports zenoh.
 
+Owners of this machine are found through Zenoh and then asked at their local sockets, where they have one.
+
 Zenoh calls back in its own threads. Everything is handed to the event loop through a deque with one wake-up
 a batch, because a wake-up costs more than an append (docs/performance.md).
 """
@@ -13,16 +15,21 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 import zenoh
 
 from istos_worker.errors import IstosError, OwnerUnreachable
+from istos_worker.wire.asking import Incoming
+from istos_worker.wire.local_line import LocalLines
+from istos_worker.wire.local_server import LocalServer
 from istos_worker.wire.settings import ZenohSettings
 from istos_worker.wire.threads import few_threads, in_a_thread_of_its_own
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
+_INFO = "/info"
 
 _first_opened_by: int | None = None
 """The process that opened this interpreter's first session; a forked child inherits the number."""
@@ -61,15 +68,15 @@ class _Handover(Generic[T]):
             self._take(items)
 
 
-class Incoming:
-    """A query that waits for our one reply."""
+class _Query:
+    """As Incoming, over the mesh."""
 
-    __slots__ = ("_query", "attachment", "key", "params", "payload")
+    __slots__ = ("_query", "attachment", "key", "local", "params", "payload")
 
-    def __init__(self, query: zenoh.Query, key: str) -> None:
+    def __init__(self, query: zenoh.Query, key: str, local: str | None) -> None:
         self._query: zenoh.Query | None = query
         self.key = key
-        """The key we serve."""
+        self.local = local
         self.params = str(query.parameters)
         payload = query.payload
         self.payload = b"" if payload is None else payload.to_bytes()
@@ -77,16 +84,10 @@ class Incoming:
         self.attachment = None if attachment is None else attachment.to_bytes()
 
     @property
-    def answered(self) -> bool:
-        return self._query is None
-
-    @property
     def is_exact(self) -> bool:
-        """False when the caller asked a pattern of keys, ours among them."""
         return self._query is None or "*" not in str(self._query.key_expr)
 
     def reply(self, payload: bytes) -> None:
-        """Answers once; a second call does nothing. A caller that is gone is not an error."""
         query, self._query = self._query, None
         if query is not None:
             with contextlib.suppress(zenoh.ZError):
@@ -94,7 +95,6 @@ class Incoming:
                 query.drop()  # type: ignore[no-untyped-call]
 
     def drop(self) -> None:
-        """Ends the query without a reply: the caller sees that nobody answered."""
         query, self._query = self._query, None
         if query is not None:
             query.drop()  # type: ignore[no-untyped-call]
@@ -143,6 +143,8 @@ class Session:
         self._session = session
         self._loop = loop
         self._finished: _Handover[_Asked] = _Handover(loop, _settle)
+        self._lines = LocalLines(self, loop)
+        self._local: LocalServer | None = None
 
     @classmethod
     async def open(cls, settings: ZenohSettings) -> Session:
@@ -181,7 +183,25 @@ class Session:
         timeout_s: float = 5.0,
     ) -> asyncio.Future[bytes | None]:
         """Sends a query. The future gives the reply, None when nobody answers (no owner, or it died), and
-        raises TimeoutError when an owner is there but stays silent for `timeout_s`."""
+        raises TimeoutError when an owner is there but stays silent for `timeout_s`. After an owner's `info`, what
+        it serves is asked in the shortest way there is."""
+        if key.endswith(_INFO):
+            asked = self._ask_mesh(key, params, payload, attachment, timeout_s)
+            return asyncio.ensure_future(self._meet(key.removesuffix(_INFO), asked))
+        line = self._lines.to(key, payload, attachment)
+        if line is not None:
+            return line.ask(key, params, payload, attachment, timeout_s)
+        return self._ask_mesh(key, params, payload, attachment, timeout_s)
+
+    async def _meet(self, prefix: str, asked: asyncio.Future[bytes | None]) -> bytes | None:
+        info = await asked
+        if info is not None:
+            await self._lines.meet(prefix, info)
+        return info
+
+    def _ask_mesh(
+        self, key: str, params: str, payload: bytes | None, attachment: bytes | None, timeout_s: float
+    ) -> asyncio.Future[bytes | None]:
         asked = _Asked(self._loop.create_future())
         finished = self._finished
         self._session.get(
@@ -203,6 +223,9 @@ class Session:
         timeout_s: float = 5.0,
     ) -> bytes | None:
         """As `ask`, for threads other than the loop's, which is not involved: no hand-over, and half the CPU."""
+        line = self._lines.to(key, payload, attachment)
+        if line is not None:
+            return line.ask_and_wait(key, params, payload, attachment, timeout_s)
         answer, is_answered = _Answer(), threading.Lock()
         is_answered.acquire()
         self._session.get(
@@ -217,16 +240,30 @@ class Session:
             raise TimeoutError
         return answer.raw
 
+    async def open_local(self) -> None:
+        """From now on, what is served here is served at a local socket too, where the system has such."""
+        if self._local is None or not self._local.is_open:
+            local = LocalServer()
+            try:
+                await local.open()
+            except OSError as unavailable:
+                log.debug("no local socket: %s", unavailable)
+            else:
+                self._local = local
+
     def serve(self, key: str, take: Callable[[list[Incoming]], None]) -> Handle:
         """Answers queries at `key`; `take` gets them in batches, on the loop."""
+        local = self._local
+        name = None if local is None else local.name
         handover: _Handover[zenoh.Query] = _Handover(
-            self._loop, lambda queries: take([Incoming(query, key) for query in queries])
+            self._loop, lambda queries: take([_Query(query, key, name) for query in queries])
         )
-        return _Declared(
-            self._session.declare_queryable(
-                key, zenoh.handlers.Callback(handover, _nothing, indirect=False), complete=True
-            )
+        if local is not None:
+            local.serve(key, take)
+        served = self._session.declare_queryable(
+            key, zenoh.handlers.Callback(handover, _nothing, indirect=False), complete=True
         )
+        return _Declared(served, None if local is None else partial(local.withdraw, key))
 
     def publish(self, key: str, payload: bytes) -> None:
         self._session.put(key, payload)
@@ -276,19 +313,27 @@ class Session:
 
     async def aclose(self) -> None:
         """Closes the session; tokens and queryables go with it. Idempotent."""
+        self._lines.close()
+        if self._local is not None:
+            self._local.abort()
         if not self._session.is_closed():
             await asyncio.to_thread(self._session.close)
 
 
 class _Declared:
     def __init__(
-        self, entity: zenoh.Queryable[None] | zenoh.Subscriber[None] | zenoh.LivelinessToken
+        self,
+        entity: zenoh.Queryable[None] | zenoh.Subscriber[None] | zenoh.LivelinessToken,
+        besides: Callable[[], None] | None = None,
     ) -> None:
         self._entity: zenoh.Queryable[None] | zenoh.Subscriber[None] | zenoh.LivelinessToken | None = entity
+        self._besides = besides
 
     def undeclare(self) -> None:
         entity, self._entity = self._entity, None
         if entity is not None:
+            if self._besides is not None:
+                self._besides()
             with contextlib.suppress(zenoh.ZError):  # the session may be closed already
                 entity.undeclare()  # type: ignore[no-untyped-call]
 

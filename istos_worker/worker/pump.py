@@ -214,7 +214,12 @@ class SettlePump:
 
     def _on_claimed(self, asked: asyncio.Future[bytes | None]) -> None:
         self._parked = None
-        self._wake.set()
+        try:
+            self._take_claimed(asked)
+        finally:
+            self._wake.set()  # after the jobs: they start first
+
+    def _take_claimed(self, asked: asyncio.Future[bytes | None]) -> None:
         if asked.cancelled():
             return
         try:

@@ -88,7 +88,7 @@ ATTACHMENTS: tuple[bytes | None, ...] = (
 
 
 @pytest.fixture
-async def node() -> AsyncIterator[Live]:
+async def node(way: str) -> AsyncIterator[Live]:
     async with live_node() as live:
         await live.own(keep_results=True, retry_backoff_s=0.0)
         yield live
@@ -107,6 +107,7 @@ def random_params(random_: random.Random) -> str:
 async def test_every_query_is_answered_and_the_owner_serves_on(node: Live) -> None:
     random_ = random.Random(7)
     session = await node.connect()
+    await session.ask("jobs/a/info")
     raw = Raw(session)
 
     async def one(verb: str, params: str) -> None:
@@ -140,6 +141,7 @@ class Recorded:
     def __init__(self, payload: bytes, attachment: bytes | None) -> None:
         self.payload = payload
         self.attachment = attachment
+        self.local: str | None = None
         self.answers: list[bytes] = []
 
     def reply(self, payload: bytes, /) -> None:

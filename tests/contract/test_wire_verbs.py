@@ -12,6 +12,7 @@ import pytest
 
 from istos_worker.wire.keys import VERBS, notify_key, orders_key, worker_key
 from tests.fixtures.live import Live, Raw, live_node, until
+from tests.fixtures.local import LOCAL
 
 
 @pytest.fixture
@@ -21,9 +22,12 @@ async def node() -> AsyncIterator[Live]:
 
 
 @pytest.fixture
-async def raw(node: Live) -> Raw:
+async def raw(way: str, heard: list[str], node: Live) -> AsyncIterator[Raw]:
     await node.own(keep_results=True, retry_backoff_s=0.0)
-    return Raw(await node.connect())
+    session = await node.connect()
+    await session.ask("jobs/a/info")
+    yield Raw(session)
+    assert bool(heard) == (way == LOCAL)
 
 
 def b64(data: bytes) -> str:

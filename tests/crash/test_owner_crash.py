@@ -28,7 +28,7 @@ from tests.fixtures.owners import Owners
 from tests.fixtures.programs import LONG_S, Program
 from tests.fixtures.told import CHORD_SIZE, Chord, Job, Told
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("way")]
 
 ROUNDS = int(os.environ.get("ISTOS_CRASH_ROUNDS", "10"))
 QUEUE = "jobs/a"
@@ -52,9 +52,10 @@ class Caller:
     def __init__(self, told: Told, rng: random.Random, network: ZenohSettings) -> None:
         self.told = told
         self.rng = rng
-        self.open: dict[tuple[str, str], tuple[bytes | None, dict[str, Any]]] = {}
-        """Requests without an answer, by their verb and what they are about: a job may come to a worker, and be done,
-        before its enqueue is answered."""
+        self.open: dict[int, tuple[str, str, bytes | None, dict[str, Any]]] = {}
+        """Requests without an answer, by their number. There may be two of a kind about one job: it may come to a
+        worker, and be done or fail again, before its enqueue or its first failure is answered."""
+        self._requests = 0
         self._network = network
         self.owner: Program | None = None
         self._session: Session | None = None
@@ -92,7 +93,8 @@ class Caller:
     ) -> dict[str, Any]:
         """Raises OwnerGone when there is no answer; the request stays open then."""
         assert self._session is not None
-        self.open[verb, about] = (payload, params)
+        self._requests = number = self._requests + 1
+        self.open[number] = (verb, about, payload, params)
         try:
             answer = await self._session.ask(
                 f"{QUEUE}/{verb}", encode_params(params), payload=payload, timeout_s=ANSWER_S
@@ -103,7 +105,7 @@ class Caller:
             answer = None
         if answer is None:
             raise OwnerGone
-        del self.open[verb, about]
+        del self.open[number]
         reply = orjson.loads(answer)
         assert isinstance(reply, dict)
         assert "__istos_error" not in reply, f"{verb} {params}: {reply}"
@@ -177,8 +179,9 @@ class Caller:
         has_reported = job.chord is not None and job.index in self.told.chords[job.chord].reported
         match self.rng.randrange(10):
             case 0:
-                await self.ask(job.id, "release", job_id=job.id, fence=job.fence)
-                job.is_held = False
+                params: dict[str, Any] = {"job_id": job.id, "fence": job.fence}
+                await self.ask(job.id, "release", **params)
+                self._let_go(job, params)
                 self.told.count("released")
             case 1:
                 await self._nack(job)
@@ -194,15 +197,19 @@ class Caller:
         params = {"job_id": job.id, "fence": job.fence, "retry_after": 0, **params}
         reply = await self.ask(job.id, "nack", job.text.encode(), **params)
         assert reply["ok"], f"nack of {job.id}: {reply}"
-        self._nacked(job, reply)
+        self._nacked(job, params, reply)
 
-    def _nacked(self, job: Job, reply: dict[str, Any]) -> None:
-        job.is_held = False
+    def _nacked(self, job: Job, params: dict[str, Any], reply: dict[str, Any]) -> None:
         if reply["disposition"] == "dead":
             self.told.ended(job, "dead")
         else:
-            job.trying = None
+            self._let_go(job, params)
             self.told.count("nacked")
+
+    def _let_go(self, job: Job, params: dict[str, Any]) -> None:
+        """Unless it has been delivered again, before the answer to what let it go."""
+        if job.fence == params["fence"]:
+            job.is_held, job.trying = False, None
 
     async def ack(self, job: Job, *, advance: bool = True) -> None:
         job.trying, job.text = "done", orjson.dumps(job.id).decode()
@@ -233,7 +240,8 @@ class Caller:
     async def go_on(self) -> None:
         """Repeats every request that was left without an answer, as it was; then finishes what is still held, under
         the fences of before the kill."""
-        for (verb, about), (payload, params) in list(self.open.items()):
+        for number, (verb, about, payload, params) in list(self.open.items()):
+            del self.open[number]
             self.told.count(f"repeated {verb}")
             if verb == "claim":
                 await self._claimed(about, params)
@@ -261,14 +269,15 @@ class Caller:
                 self.told.reported(params["chord_id"], params["index"])
             case _ if reply.get("stale"):  # it had happened
                 job = jobs[params["job_id"]]
-                job.is_held = False
                 if "discard" in params:
                     self.told.ended(job, "dead")
+                elif job.fence == params["fence"]:
+                    job.is_held = False
             case "nack":
-                self._nacked(jobs[params["job_id"]], reply)
+                self._nacked(jobs[params["job_id"]], params, reply)
             case _:
                 assert reply["ok"], f"repeated {verb} {params}: {reply}"
-                jobs[params["job_id"]].is_held = False
+                self._let_go(jobs[params["job_id"]], params)
 
     async def finish(self) -> None:
         """Everything that can be done is done."""

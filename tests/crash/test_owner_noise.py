@@ -24,7 +24,7 @@ from tests.fixtures.noise import Noisy
 from tests.fixtures.owners import Owners
 from tests.fixtures.programs import Program
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("way")]
 
 QUERIES = int(os.environ.get("ISTOS_FUZZ_QUERIES", "4000"))
 AT_ONCE = 100

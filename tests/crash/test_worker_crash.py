@@ -17,7 +17,7 @@ import pytest
 from istos_worker.client import Client
 from istos_worker.wire.settings import ZenohSettings
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("way")]
 
 ROOT = Path(__file__).parent.parent.parent
 QUEUE = "jobs/crash"

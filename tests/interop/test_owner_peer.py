@@ -18,8 +18,8 @@ from istos_worker.errors import IstosError, NotFoundError, OwnerUnreachable, Una
 from istos_worker.observability.survey import Survey
 from istos_worker.queue.role import QueueRole
 from istos_worker.queue.store import QueueStore
+from istos_worker.wire.asking import Incoming
 from istos_worker.wire.auth import TokenAuthorizer as OurTokenAuthorizer
-from istos_worker.wire.session import Incoming
 from istos_worker.wire.settings import ZenohSettings
 from tests.fixtures.live import Live, free_endpoint, live_node, until
 

@@ -15,6 +15,7 @@ from typing import Protocol
 from benchmarks.processes import Group, family, pss_mb, wait_until
 from benchmarks.services import Postgres, Redis, Service, free_port, listens
 from benchmarks.systems import QUEUE, System
+from istos_worker.wire.local_socket import SWITCH
 
 ROOT = Path(__file__).resolve().parents[1]
 _OWNER_START_S = 15.0
@@ -115,8 +116,16 @@ class PostgresBroker(_Served):
 class OwnerBroker:
     """A queue owner in a process of its own: a new one, on a new port, with empty storage, at each reset."""
 
-    def __init__(self, policy: str, folder: Path, command: Callable[[str, Path], list[str]]) -> None:
+    def __init__(
+        self,
+        policy: str,
+        folder: Path,
+        command: Callable[[str, Path], list[str]],
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """`env`: for the owner, the fleet and the producer."""
         self.policy = policy
+        self._env = env or {}
         self._folder = folder
         self._command = command
         self._owner: Group | None = None
@@ -127,7 +136,7 @@ class OwnerBroker:
         shutil.rmtree(storage, ignore_errors=True)
         storage.mkdir()
         port = free_port()
-        site = mesh_site(port)
+        site = mesh_site(port, self._env)
         env = {**os.environ, **site.env, "PYTHONPATH": str(ROOT)}
         if "sqlite" in self.policy.lower():
             env["BENCH_DATABASE"] = str(storage / "queue.db")
@@ -172,24 +181,26 @@ class EmbeddedBroker:
         shutil.rmtree(self._folder / "data", ignore_errors=True)
 
 
-def mesh_site(port: int) -> Site:
+def mesh_site(port: int, env: Mapping[str, str] | None = None) -> Site:
     endpoint = f"tcp/127.0.0.1:{port}"
     client = {
         "ISTOS_ZENOH_MODE": "client",
         "ISTOS_ZENOH_CONNECT_ENDPOINTS": json.dumps([endpoint]),
         "ISTOS_ZENOH_MULTICAST_SCOUTING": "false",
     }
-    return Site(port=port, endpoint=endpoint, env={"BENCH_ENDPOINT": endpoint}, client_env=client)
+    return Site(
+        port=port, endpoint=endpoint, env={"BENCH_ENDPOINT": endpoint, **(env or {})}, client_env=client
+    )
 
 
 def owner_of_ours(system: System, folder: Path) -> OwnerBroker:
     def command(endpoint: str, database: Path) -> list[str]:
-        storage = "memory:" if system.broker == "memory" else f"sqlite:///{database}"
+        storage = f"sqlite:///{database}" if system.broker == "sqlite" else "memory:"
         program = system.venv.program("istos-queue")
         return [program, "serve", "--queue", QUEUE, "--storage", storage, "--listen", endpoint]
 
-    policy = "memory" if system.broker == "memory" else "SQLite, synced before each reply"
-    return OwnerBroker(policy, folder, command)
+    policy = "SQLite, synced before each reply" if system.broker == "sqlite" else "memory"
+    return OwnerBroker(policy, folder, command, {SWITCH: "off"} if system.broker == "mesh" else None)
 
 
 def owner_of_istos(system: System, folder: Path) -> OwnerBroker:

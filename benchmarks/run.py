@@ -119,7 +119,7 @@ def _rigs(
 
 def _broker(system: System, services: _Services, folder: Path) -> Broker:
     match system.broker:
-        case "memory" | "sqlite":
+        case "memory" | "mesh" | "sqlite":
             return owner_of_ours(system, folder)
         case "istos" | "istos-sqlite":
             return owner_of_istos(system, folder)

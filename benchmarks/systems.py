@@ -10,7 +10,7 @@ from benchmarks.venvs import ARQ, ISTOS, OURS, PEERS, Venv
 
 Way = Literal["one", "loop", "sixteen", "bulk"]
 """`loop`: one by one from an event loop, for a system that has a blocking client too."""
-Broker = Literal["memory", "sqlite", "embedded", "istos", "istos-sqlite", "redis", "postgres"]
+Broker = Literal["memory", "mesh", "sqlite", "embedded", "istos", "istos-sqlite", "redis", "postgres"]
 Commands = list[list[str]]
 
 QUEUE = "bench/jobs"
@@ -218,15 +218,21 @@ ALL: tuple[System, ...] = (
         "ours",
         "istos-worker, memory",
         "memory",
-        Pace(drain=20000, one=2500, loop=1500, sixteen=10000, bulk=60000),
+        Pace(drain=60000, one=7000, loop=5000, sixteen=40000, bulk=150000),
+    ),
+    _system_of_ours(
+        "ours-mesh",
+        "istos-worker, memory, all over Zenoh",
+        "mesh",
+        Pace(drain=45000, one=2500, loop=2000, sixteen=20000, bulk=150000),
     ),
     _system_of_ours(
         "ours-sqlite",
         "istos-worker, SQLite",
         "sqlite",
-        Pace(drain=12000, one=1200, loop=800, sixteen=8000, bulk=40000),
+        Pace(drain=40000, one=1800, loop=1800, sixteen=18000, bulk=90000),
     ),
-    _system_of_ours("ours-embedded", "istos-worker --embedded", "embedded", Pace(drain=12000, one=1200)),
+    _system_of_ours("ours-embedded", "istos-worker --embedded", "embedded", Pace(drain=40000, one=1800)),
     _public_istos(
         "istos", "istos 0.3.4, memory", "istos", Pace(drain=780, one=1000, sixteen=2000), quick=True
     ),

@@ -18,7 +18,7 @@ def _any(system: System) -> bool:
 
 
 def _ours(system: System) -> bool:
-    return system.ours and system.broker != "embedded"
+    return system.ours and system.broker in ("memory", "sqlite")
 
 
 ALL = (

@@ -13,6 +13,8 @@ import orjson
 
 from istos_worker.serialization import JsonSerializer
 from istos_worker.wire.codec import decode_params
+from istos_worker.wire.local_client import LocalConnection, LocalConnections
+from istos_worker.wire.local_frames import GREETING, SIZE_BYTES, Question, decode_question, encode_answer
 from istos_worker.worker.consumer import Consumer
 from istos_worker.worker.handlers import Handler, Handlers
 from istos_worker.worker.settings import WorkerHooks, WorkerSettings
@@ -57,13 +59,18 @@ async def _job(body: object) -> None:
     return None
 
 
-class _Owner:
-    """An owner, as far as a consumer asks anything of it. Shuts the gate at the end."""
+class _Owner(asyncio.Transport):
+    """An owner, as far as a consumer asks anything of it, at the other end of a connection that is no socket. Shuts
+    the gate at the end."""
 
     def __init__(self, gate: Gate) -> None:
+        super().__init__()
         self._gate = gate
         self._given = 0
         self._settled = 0
+        self._connection = LocalConnection("rehearsal", LocalConnections(self, asyncio.get_running_loop()))
+        self._connection.connection_made(self)
+        self._connection.data_received(GREETING)
 
     def ask(
         self,
@@ -74,15 +81,20 @@ class _Owner:
         attachment: bytes | None = None,
         timeout_s: float = 5.0,
     ) -> asyncio.Future[bytes | None]:
-        asked: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-        wanted = int(decode_params(params).get("n", 0))
-        outcomes = 0 if payload is None else len(orjson.loads(payload)["outcomes"])
+        return self._connection.ask(key, params, payload, attachment, timeout_s)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        question = decode_question(bytes(data[SIZE_BYTES:]))
+        self._connection.data_received(encode_answer(question.number, self._answer(question)))
+
+    def _answer(self, question: Question) -> bytes:
+        wanted = int(decode_params(question.params).get("n", 0))
+        outcomes = len(orjson.loads(question.payload)["outcomes"]) if question.payload else 0
         jobs = [_wire(self._given + number) for number in range(min(wanted, _AT_ONCE, JOBS - self._given))]
         self._given += len(jobs)
         self._settled += outcomes
         self._gate.draining = self._settled == JOBS  # with the reply, so that no further claim is parked
-        asked.set_result(orjson.dumps({"jobs": jobs, "outcomes": [{"ok": True}] * outcomes}))
-        return asked
+        return orjson.dumps({"jobs": jobs, "outcomes": [{"ok": True}] * outcomes})
 
 
 def _wire(number: int) -> dict[str, object]:

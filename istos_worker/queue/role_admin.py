@@ -94,7 +94,8 @@ def info(call: Call, state: QueueState, now: Instant) -> Reply:
         "lease_s": settings.lease_s,
         "max_attempts": settings.max_attempts,
     }
-    return reply if call.query.local is None else {**reply, "local": call.query.local}
+    name = call.query.local_name
+    return reply if name is None else {**reply, "local": name}
 
 
 def stats(call: Call, state: QueueState, now: Instant) -> Reply:

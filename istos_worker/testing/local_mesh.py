@@ -48,7 +48,7 @@ class _Question:
 
     __slots__ = ("_future", "attachment", "hides_fence", "payload")
 
-    local = None
+    local_name = None
 
     def __init__(
         self, payload: bytes | None, attachment: bytes | None, future: asyncio.Future[bytes | None]

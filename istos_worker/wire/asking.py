@@ -1,5 +1,5 @@
-"""What a request needs of a session, and what a session makes of one that comes in: `wire.session.Session`, or a
-stand-in without network. Does not import zenoh."""
+"""What a request needs of a session, and what it is for whoever answers it. `wire.session.Session` has both, and so has
+a stand-in without network. Does not import zenoh."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Query(Protocol):
     def attachment(self) -> bytes | None: ...
 
     @property
-    def local(self) -> str | None:
+    def local_name(self) -> str | None:
         """The name of the local socket at which the same is served, where there is one."""
         ...
 

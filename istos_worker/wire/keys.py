@@ -70,6 +70,11 @@ def orders_key(prefix: str, worker: str) -> str:
     return f"{prefix}/_orders/{worker}"
 
 
+def prefix_of(key: str) -> str:
+    """The queue of a verb's key."""
+    return key[: key.rfind("/")]
+
+
 def last_part(key: str) -> str:
     """The id at the end of a liveliness key."""
     return key.rsplit("/", 1)[-1]

@@ -6,21 +6,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import socket
 from collections.abc import Callable
 from itertools import groupby
 from typing import cast
 
 from istos_worker.wire.asking import Incoming
-from istos_worker.wire.frames import (
+from istos_worker.wire.local_frames import (
     GREETING,
-    MAX_QUESTION,
-    Cutter,
+    MAX_QUESTION_BYTES,
+    FrameDecoder,
     FrameError,
     Question,
     decode_question,
     encode_answer,
 )
-from istos_worker.wire.local_name import is_same_user, listening_at
+from istos_worker.wire.local_socket import bound_to, is_same_user
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +39,10 @@ class LocalServer:
 
     async def open(self) -> None:
         """Raises OSError where such sockets are not to be had."""
-        listening = listening_at(self.name)
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(lambda: _Connection(self), sock=listening)
+        self._server = await loop.create_unix_server(
+            lambda: _Connection(self), sock=bound_to(self.name), backlog=socket.SOMAXCONN
+        )
 
     @property
     def is_open(self) -> bool:
@@ -67,7 +69,7 @@ class LocalServer:
         """As `close`, and whoever still waits for an answer sees that we are gone."""
         self.close()
         for connection in list(self._connections):
-            connection.hang_up()
+            connection.abort()
 
     # --- for its connections -----------------------------------------------------------------------
 
@@ -91,14 +93,14 @@ class LocalServer:
 class LocalQuery:
     """As Incoming, at the local socket."""
 
-    __slots__ = ("_connection", "_number", "attachment", "key", "local", "params", "payload")
+    __slots__ = ("_connection", "_number", "attachment", "key", "local_name", "params", "payload")
 
     is_exact = True
 
-    def __init__(self, local: str, connection: _Connection, question: Question) -> None:
+    def __init__(self, local_name: str, connection: _Connection, question: Question) -> None:
         self._connection: _Connection | None = connection
         self._number, self.key, self.params, self.payload, self.attachment = question
-        self.local = local
+        self.local_name = local_name
 
     def reply(self, payload: bytes) -> None:
         self._answer(payload)
@@ -115,7 +117,7 @@ class LocalQuery:
 class _Connection(asyncio.Protocol):
     def __init__(self, server: LocalServer) -> None:
         self._server = server
-        self._cutter = Cutter(MAX_QUESTION)
+        self._decoder = FrameDecoder(MAX_QUESTION_BYTES)
         self._transport: asyncio.Transport
         self._unanswered = 0
         self._is_closing = False
@@ -123,11 +125,11 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         if not self._server.is_open:  # it was on its way when we closed
-            self.hang_up()
+            self.abort()
             return
         if not is_same_user(transport.get_extra_info("socket")):
             log.warning("somebody else's process was refused at this owner's local socket")
-            self.hang_up()
+            self.abort()
             return
         self._server.joined(self)
         self._transport.write(GREETING)
@@ -137,10 +139,10 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            questions = [decode_question(frame) for frame in self._cutter.cut(data)]
+            questions = [decode_question(frame) for frame in self._decoder.feed(data)]
         except FrameError as broken:
             log.warning("a connection to this owner's local socket is closed: %s", broken)
-            self.hang_up()
+            self.abort()
             return
         self._unanswered += len(questions)
         self._server.take(self, questions)
@@ -161,8 +163,8 @@ class _Connection(asyncio.Protocol):
     def close(self) -> None:
         """Once all that was asked is answered."""
         self._is_closing = True
-        if self._unanswered <= 0:
+        if not self._unanswered:
             self._transport.close()
 
-    def hang_up(self) -> None:
+    def abort(self) -> None:
         self._transport.abort()

@@ -22,14 +22,14 @@ import zenoh
 
 from istos_worker.errors import IstosError, OwnerUnreachable
 from istos_worker.wire.asking import Incoming
-from istos_worker.wire.local_line import LocalLines
+from istos_worker.wire.keys import prefix_of, verb_key
+from istos_worker.wire.local_client import LocalConnections
 from istos_worker.wire.local_server import LocalServer
 from istos_worker.wire.settings import ZenohSettings
 from istos_worker.wire.threads import few_threads, in_a_thread_of_its_own
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-_INFO = "/info"
 
 _first_opened_by: int | None = None
 """The process that opened this interpreter's first session; a forked child inherits the number."""
@@ -71,12 +71,12 @@ class _Handover(Generic[T]):
 class _Query:
     """As Incoming, over the mesh."""
 
-    __slots__ = ("_query", "attachment", "key", "local", "params", "payload")
+    __slots__ = ("_query", "attachment", "key", "local_name", "params", "payload")
 
-    def __init__(self, query: zenoh.Query, key: str, local: str | None) -> None:
+    def __init__(self, query: zenoh.Query, key: str, local_name: str | None) -> None:
         self._query: zenoh.Query | None = query
         self.key = key
-        self.local = local
+        self.local_name = local_name
         self.params = str(query.parameters)
         payload = query.payload
         self.payload = b"" if payload is None else payload.to_bytes()
@@ -143,8 +143,9 @@ class Session:
         self._session = session
         self._loop = loop
         self._finished: _Handover[_Asked] = _Handover(loop, _settle)
-        self._lines = LocalLines(self, loop)
+        self._direct = LocalConnections(self, loop)
         self._local: LocalServer | None = None
+        self._opening_local = asyncio.Lock()
 
     @classmethod
     async def open(cls, settings: ZenohSettings) -> Session:
@@ -183,20 +184,21 @@ class Session:
         timeout_s: float = 5.0,
     ) -> asyncio.Future[bytes | None]:
         """Sends a query. The future gives the reply, None when nobody answers (no owner, or it died), and
-        raises TimeoutError when an owner is there but stays silent for `timeout_s`. After an owner's `info`, what
-        it serves is asked in the shortest way there is."""
-        if key.endswith(_INFO):
+        raises TimeoutError when an owner is there but stays silent for `timeout_s`. After an owner's `info`, which
+        may take a second longer for that, what it serves is asked in the shortest way there is."""
+        prefix = prefix_of(key)
+        if key == verb_key(prefix, "info"):
             asked = self._ask_mesh(key, params, payload, attachment, timeout_s)
-            return asyncio.ensure_future(self._meet(key.removesuffix(_INFO), asked))
-        line = self._lines.to(key, payload, attachment)
-        if line is not None:
-            return line.ask(key, params, payload, attachment, timeout_s)
+            return asyncio.ensure_future(self._meet(prefix, asked))
+        direct = self._direct.to(key, payload, attachment)
+        if direct is not None:
+            return direct.ask(key, params, payload, attachment, timeout_s)
         return self._ask_mesh(key, params, payload, attachment, timeout_s)
 
     async def _meet(self, prefix: str, asked: asyncio.Future[bytes | None]) -> bytes | None:
         info = await asked
         if info is not None:
-            await self._lines.meet(prefix, info)
+            await self._direct.meet(prefix, info)
         return info
 
     def _ask_mesh(
@@ -223,9 +225,9 @@ class Session:
         timeout_s: float = 5.0,
     ) -> bytes | None:
         """As `ask`, for threads other than the loop's, which is not involved: no hand-over, and half the CPU."""
-        line = self._lines.to(key, payload, attachment)
-        if line is not None:
-            return line.ask_and_wait(key, params, payload, attachment, timeout_s)
+        direct = self._direct.to(key, payload, attachment)
+        if direct is not None:
+            return direct.ask_and_wait(key, params, payload, attachment, timeout_s)
         answer, is_answered = _Answer(), threading.Lock()
         is_answered.acquire()
         self._session.get(
@@ -242,7 +244,9 @@ class Session:
 
     async def open_local(self) -> None:
         """From now on, what is served here is served at a local socket too, where the system has such."""
-        if self._local is None or not self._local.is_open:
+        async with self._opening_local:
+            if self._local is not None and self._local.is_open:
+                return
             local = LocalServer()
             try:
                 await local.open()
@@ -313,7 +317,7 @@ class Session:
 
     async def aclose(self) -> None:
         """Closes the session; tokens and queryables go with it. Idempotent."""
-        self._lines.close()
+        self._direct.abort()
         if self._local is not None:
             self._local.abort()
         if not self._session.is_closed():

@@ -141,7 +141,7 @@ class Recorded:
     def __init__(self, payload: bytes, attachment: bytes | None) -> None:
         self.payload = payload
         self.attachment = attachment
-        self.local: str | None = None
+        self.local_name: str | None = None
         self.answers: list[bytes] = []
 
     def reply(self, payload: bytes, /) -> None:

@@ -5,19 +5,25 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import secrets
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
 
+import orjson
+import psutil
 import pytest
 
 from istos_worker.client.sync import SyncClient
+from istos_worker.wire import local_client
 from istos_worker.wire.asking import Incoming
-from istos_worker.wire.frames import GREETING, encode_question
-from istos_worker.wire.local_line import LocalLine, LocalLines
-from istos_worker.wire.local_name import SWITCH, connected_to
+from istos_worker.wire.local_client import LocalConnection, LocalConnections
+from istos_worker.wire.local_frames import GREETING, FrameDecoder, FrameError, decode_answer, encode_question
 from istos_worker.wire.local_server import LocalServer
+from istos_worker.wire.local_socket import SWITCH, connected_to
 from istos_worker.wire.session import Session
 from tests.fixtures.live import Live, Raw, live_node, until
 
@@ -49,18 +55,36 @@ async def test_a_client_asks_at_the_socket_from_its_first_enqueue(node: Live, he
     assert heard == ["jobs/a/enqueue", "jobs/a/stats"]
 
 
-async def test_a_waiting_client_of_many_threads_asks_at_the_socket(node: Live, heard: list[str]) -> None:
+async def test_threads_of_a_waiting_client_share_connections_and_leave_none(
+    node: Live, heard: list[str]
+) -> None:
     role = await node.own()
+    client = SyncClient(node.settings)
 
     def produce() -> list[str]:
-        with SyncClient(node.settings) as client:
-            return [client.enqueue("jobs/a", number) for number in range(3)]
+        return [client.enqueue("jobs/a", number) for number in range(5)]
 
     ids = await asyncio.gather(*(asyncio.to_thread(produce) for _ in range(4)))
 
-    assert len({job_id for some in ids for job_id in some}) == 12
-    assert (await role.store.stats())["ready"] == 12
-    assert heard == ["jobs/a/enqueue"] * 12
+    assert len({job_id for some in ids for job_id in some}) == 20
+    assert (await role.store.stats())["ready"] == 20
+    assert heard == ["jobs/a/enqueue"] * 20
+    assert 2 <= accepted() <= 1 + 4  # the loop's, and one a thread
+
+    await asyncio.to_thread(client.close)
+
+    await until(none_is_accepted)
+
+
+def accepted() -> int:
+    """How many connections the owner of this process has."""
+    found = psutil.Process().net_connections(kind="unix")
+    named = [one for one in found if str(one.laddr).startswith("@istos-worker/")]
+    return len(named) - 1  # the one that listens
+
+
+async def none_is_accepted() -> bool:
+    return accepted() == 0
 
 
 async def test_switched_off_on_either_side_everything_goes_over_the_mesh(
@@ -84,9 +108,8 @@ async def test_an_owner_without_a_socket_offers_none(node: Live, monkeypatch: py
     assert "local" not in await Raw(await node.connect())("info")
 
 
-async def test_queues_of_one_owner_share_a_line(node: Live, heard: list[str]) -> None:
-    await node.own("jobs/a")
-    await node.own("jobs/b")
+async def test_queues_of_one_owner_share_a_connection(node: Live, heard: list[str]) -> None:
+    await asyncio.gather(node.own("jobs/a"), node.own("jobs/b"))
     session = await node.connect()
 
     names = await asyncio.gather(offered(session, "jobs/a"), offered(session, "jobs/b"))
@@ -106,9 +129,11 @@ async def test_bodies_of_every_size_come_and_go_whole(node: Live, heard: list[st
 
     await raw.enqueue(body)
     job = await raw("claim")
+    after = await raw("stats")
 
     assert base64.b64decode(job["data"]) == body
-    assert heard == ["jobs/a/enqueue", "jobs/a/claim"]
+    assert after["counts"]["leased"] == 1
+    assert heard == ["jobs/a/enqueue", "jobs/a/claim", "jobs/a/stats"]
 
 
 async def test_what_is_too_long_for_a_frame_is_refused_over_the_mesh(node: Live, heard: list[str]) -> None:
@@ -122,6 +147,21 @@ async def test_what_is_too_long_for_a_frame_is_refused_over_the_mesh(node: Live,
     assert heard == []
 
 
+async def test_info_and_patterns_are_asked_over_the_mesh(node: Live, heard: list[str]) -> None:
+    await node.own()
+    session = await node.connect()
+    await offered(session)
+
+    pattern = await session.ask("jobs/a/*", timeout_s=LONG_S)
+    info = await asyncio.to_thread(session.ask_and_wait, "jobs/a/info")
+    await session.ask("jobs/a/info")
+
+    assert pattern is not None
+    assert orjson.loads(pattern)["code"] == "bad_request"
+    assert info is not None
+    assert heard == []
+
+
 # whom the socket lets in, and whom it believes
 
 
@@ -132,7 +172,7 @@ async def test_only_the_owners_user_is_let_in(node: Live) -> None:
     name = await offered(await node.connect())
     code = (
         "import os, socket, sys\n"
-        "os.setuid(65534)\n"
+        "os.setuid(12345)\n"
         "s = socket.socket(socket.AF_UNIX)\n"
         "s.connect('\\0istos-worker/' + sys.argv[1])\n"
         "print(len(s.recv(100)))\n"
@@ -144,36 +184,50 @@ async def test_only_the_owners_user_is_let_in(node: Live) -> None:
     assert said.stdout == "0\n" or "ConnectionResetError" in said.stderr
 
 
+async def test_somebody_elses_owner_is_asked_over_the_mesh(
+    node: Live, heard: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.own()
+    name = await offered(await node.connect())
+    ours = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: ours + 1)
+
+    with pytest.raises(PermissionError):
+        connected_to(name)
+    client = await node.client()
+    await client.enqueue("jobs/a", 1)
+
+    assert heard == []
+
+
 @pytest.mark.parametrize("name", ["", "../x", "a" * 31, "A" * 32, "a" * 33])
 def test_a_name_from_the_mesh_can_be_nothing_but_one_of_ours(name: str) -> None:
     with pytest.raises(OSError, match="not the name"):
         connected_to(name)
 
 
-def test_a_process_that_listens_and_does_not_greet_is_left_alone() -> None:
-    name = "0" * 31 + f"{os.getpid() % 16:x}"
+@pytest.mark.parametrize(
+    ("says", "refused"), [(b"SSH-2.0-OpenSSH_9.2\r\n", FrameError), (b"istos", TimeoutError)]
+)
+async def test_whoever_listens_and_does_not_greet_is_told_nothing(
+    says: bytes, refused: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_client, "GREETING_S", 0.05)
+    name = secrets.token_hex(16)
     with socket.socket(socket.AF_UNIX) as impostor:
         impostor.bind(f"\0istos-worker/{name}")
         impostor.listen()
+        impostor.settimeout(LONG_S)
+        opening = asyncio.create_task(LocalConnection.open(name, nowhere()))
+        accepted, _ = await asyncio.to_thread(impostor.accept)
+        accepted.settimeout(LONG_S)
+        accepted.sendall(says)
 
-        async def knock(says: bytes) -> str:
-            loop = asyncio.get_running_loop()
-            opening = asyncio.create_task(LocalLine.open(name, LocalLines(Nobody(), loop)))
-            accepted, _ = await asyncio.to_thread(impostor.accept)
-            accepted.sendall(says)
-            with pytest.raises((OSError, ValueError)) as refused:
-                await opening
-            assert accepted.recv(1) == b""  # not a byte was said
-            accepted.close()
-            return type(refused.value).__name__
+        with pytest.raises(refused):
+            await opening
 
-        assert asyncio.run(knock(b"SSH-2.0-OpenSSH_9.2\r\n")) == "ConnectionError"
-        assert asyncio.run(knock(b"istos")) == "TimeoutError"
-
-
-class Nobody:
-    def ask(self, key: str, params: str = "", **rest: object) -> asyncio.Future[bytes | None]:
-        raise AssertionError("nobody is asked")
+        assert await asyncio.to_thread(accepted.recv, 1) == b""
+        accepted.close()
 
 
 async def test_noise_ends_its_own_connection_and_no_other(node: Live, heard: list[str]) -> None:
@@ -190,16 +244,16 @@ async def test_noise_ends_its_own_connection_and_no_other(node: Live, heard: lis
     assert heard == ["jobs/a/stats"]
 
 
-async def test_a_caller_that_takes_no_answers_is_asked_for_no_more_and_harms_nobody(node: Live) -> None:
+async def test_a_caller_that_takes_no_answers_is_heard_no_more_until_it_does(node: Live) -> None:
     await node.own()
     session = await node.connect()
     raw = Raw(session)
     name = await offered(session)
     for _ in range(3):
         await raw.enqueue(b'"' + b"x" * (5 << 20) + b'"')
+    loop = asyncio.get_running_loop()
     with connected_to(name) as greedy:
-        loop = asyncio.get_running_loop()
-        await loop.sock_recv(greedy, 100)
+        assert await loop.sock_recv(greedy, 100) == GREETING
 
         async def claim(number: int) -> None:
             await loop.sock_sendall(greedy, encode_question(number, "jobs/a/claim", "n=1", None, None))
@@ -215,44 +269,34 @@ async def test_a_caller_that_takes_no_answers_is_asked_for_no_more_and_harms_nob
         await claim(2)
         await claim(3)
         assert [await leased() for _ in range(5)] == [1] * 5
-    assert await raw.enqueue(b"1", job_id="next") == "next"
+
+        decoder = FrameDecoder(1 << 30)
+        numbers: list[int] = []
+        async with asyncio.timeout(LONG_S):
+            while len(numbers) < 3:
+                frames = decoder.feed(await loop.sock_recv(greedy, 1 << 16))
+                numbers += [decode_answer(frame).number for frame in frames]
+    assert numbers == [1, 2, 3]
+    assert await leased() == 3
 
 
 # ends
 
 
-async def test_an_owner_that_leaves_answers_nobody_more_and_another_is_found(
+async def test_an_owner_that_stops_is_not_asked_any_more_and_the_next_one_is(
     node: Live, heard: list[str]
 ) -> None:
     first = await node.own()
     client = await node.client()
     await client.enqueue("jobs/a", 1)
     first.unbind()
-    await node.own()
+    second = await node.own()
 
     await client.enqueue("jobs/a", 2)
-    del heard[:]
-    await client.enqueue("jobs/a", 3)
 
-    assert heard == ["jobs/a/enqueue"]
-
-
-async def test_whoever_was_idle_when_its_owner_was_replaced_is_at_the_socket_again_soon(
-    heard: list[str],
-) -> None:
-    async with live_node() as node:
-        first = await node.own()
-        client = await node.client()
-        await client.enqueue("jobs/a", 1)
-        await first.aclose()
-        await node.own()
-
-        async def at_the_socket() -> bool:
-            del heard[:]
-            await client.enqueue("jobs/a", 2)
-            return bool(heard)
-
-        await until(at_the_socket)
+    assert (await first.store.stats())["ready"] == 1
+    assert (await second.store.stats())["ready"] == 1
+    await until(back_at_the_socket(heard, lambda: client.enqueue("jobs/a", 3)))
 
 
 async def test_a_waiting_client_finds_the_next_owner(node: Live, heard: list[str]) -> None:
@@ -262,78 +306,184 @@ async def test_a_waiting_client_finds_the_next_owner(node: Live, heard: list[str
     first.unbind()
     await node.own()
 
-    async def at_the_socket() -> bool:
-        del heard[:]
-        await asyncio.to_thread(client.enqueue, "jobs/a", 2)
-        return bool(heard)
-
-    await until(at_the_socket)
+    await until(back_at_the_socket(heard, lambda: asyncio.to_thread(client.enqueue, "jobs/a", 2)))
     await asyncio.to_thread(client.close)
 
 
-async def test_the_end_of_a_connection_ends_its_questions() -> None:
-    server = LocalServer()
-    server.serve("jobs/a/claim", lambda queries: None)  # they wait
-    await server.open()
-    line = await LocalLine.open(server.name, LocalLines(Nobody(), asyncio.get_running_loop()))
-    asked = [line.ask("jobs/a/claim", "", None, None, LONG_S) for _ in range(3)]
-    other = asyncio.create_task(asyncio.to_thread(line.ask_and_wait, "jobs/a/claim", "", None, None, LONG_S))
-    served = await line.ask("jobs/b/claim", "", None, None, LONG_S)
+def back_at_the_socket(
+    heard: list[str], ask: Callable[[], Awaitable[object]]
+) -> Callable[[], Awaitable[bool]]:
+    async def is_back() -> bool:
+        del heard[:]
+        await ask()
+        return bool(heard)
 
-    server.abort()
-
-    assert served is None
-    assert await asyncio.gather(*asked, other) == [None] * 4
+    return is_back
 
 
-async def test_a_server_that_closes_answers_what_it_was_asked() -> None:
-    waiting: asyncio.Queue[Incoming] = asyncio.Queue()
+async def test_a_session_that_closes_ends_its_connections_and_its_socket(node: Live) -> None:
+    await node.own()
+    asking = await node.connect()
+    name = await offered(asking)
+    assert accepted() == 1
 
-    def take(queries: list[Incoming]) -> None:
-        for query in queries:
-            waiting.put_nowait(query)
+    await asking.aclose()
 
-    server = LocalServer()
-    server.serve("jobs/a/claim", take)
-    await server.open()
-    line = await LocalLine.open(server.name, LocalLines(Nobody(), asyncio.get_running_loop()))
-    asked = [line.ask("jobs/a/claim", "", None, None, LONG_S) for _ in range(2)]
-    first, second = await waiting.get(), await waiting.get()
-
-    server.withdraw("jobs/a/claim")
-    late = line.ask("jobs/a/claim", "", None, None, LONG_S)
-    assert await late is None
-    first.reply(b"1")
-    second.reply(b"2")
-
-    assert await asyncio.gather(*asked) == [b"1", b"2"]
-
-    async def is_over() -> bool:
-        return not line.is_open
-
-    await until(is_over)
+    await until(none_is_accepted)
+    other = await node.connect()
+    await offered(other)
+    waiting = other.ask("jobs/a/claim", "n=1;wait=20", timeout_s=LONG_S)
+    await node.session.aclose()
+    assert await waiting is None
+    with pytest.raises(ConnectionRefusedError):
+        connected_to(name)
 
 
-async def test_silence_is_a_timeout_and_a_late_answer_is_nobodys() -> None:
-    waiting: list[Incoming] = []
+class Mesh:
+    """Who asks it for `info` is offered `name`, as by a session; after so many `silences`."""
 
-    def answer(queries: list[Incoming]) -> None:
+    def __init__(self) -> None:
+        self.connections = LocalConnections(self, asyncio.get_running_loop())
+        self.asked: list[str] = []
+        self.silences = 0
+        self.name = ""
+
+    def ask(self, key: str, params: str = "", **rest: Any) -> asyncio.Future[bytes | None]:
+        self.asked.append(key)
+        return asyncio.ensure_future(self.offer())
+
+    async def offer(self) -> bytes | None:
+        if self.silences:
+            self.silences -= 1
+            raise TimeoutError
+        info = orjson.dumps({"local": self.name})
+        await self.connections.meet("jobs/a", info)
+        return info
+
+
+def nowhere() -> LocalConnections:
+    return Mesh().connections
+
+
+class Served:
+    """A local socket at which `claim` waits and `stats` is answered; and one who asks there."""
+
+    def __init__(self, server: LocalServer, connection: LocalConnection) -> None:
+        self.server = server
+        self.connection = connection
+        self.waiting: list[Incoming] = []
+        server.serve("jobs/a/claim", self.waiting.extend)
+        server.serve("jobs/a/stats", self._answer)
+
+    def _answer(self, queries: list[Incoming]) -> None:
         for query in queries:
             query.reply(b"{}")
 
+    def ask(self, verb: str, timeout_s: float = LONG_S) -> asyncio.Future[bytes | None]:
+        return self.connection.ask(f"jobs/a/{verb}", "", None, None, timeout_s)
+
+    def ask_and_wait(self, verb: str, timeout_s: float = LONG_S) -> asyncio.Future[bytes | None]:
+        asked = asyncio.to_thread(self.connection.ask_and_wait, f"jobs/a/{verb}", "", None, None, timeout_s)
+        return asyncio.ensure_future(asked)
+
+    async def until_asked(self, count: int) -> None:
+        async def are_there() -> bool:
+            return len(self.waiting) == count
+
+        await until(are_there)
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[Served]:
     server = LocalServer()
-    server.serve("jobs/a/claim", waiting.extend)
-    server.serve("jobs/a/stats", answer)
     await server.open()
-    line = await LocalLine.open(server.name, LocalLines(Nobody(), asyncio.get_running_loop()))
-
-    with pytest.raises(TimeoutError):
-        await line.ask("jobs/a/claim", "", None, None, 0.02)
-    with pytest.raises(TimeoutError):
-        await asyncio.to_thread(line.ask_and_wait, "jobs/a/claim", "", None, None, 0.02)
-    for query in waiting:
-        query.reply(b"late")
-
-    assert await line.ask("jobs/a/stats", "", None, None, LONG_S) == b"{}"
-    assert await asyncio.to_thread(line.ask_and_wait, "jobs/a/stats", "", None, None, LONG_S) == b"{}"
+    yield Served(server, await LocalConnection.open(server.name, nowhere()))
     server.abort()
+
+
+async def test_the_end_of_a_connection_ends_its_questions() -> None:
+    async with served() as there:
+        asked = [there.ask("claim"), there.ask("claim"), there.ask_and_wait("claim")]
+        await there.until_asked(3)
+        assert await there.connection.ask("jobs/b/claim", "", None, None, LONG_S) is None
+
+        there.server.abort()
+
+        assert await asyncio.gather(*asked) == [None] * 3
+
+
+async def test_a_server_that_closes_answers_what_it_was_asked() -> None:
+    async with served() as there:
+        asked = [there.ask("claim"), there.ask("claim")]
+        await there.until_asked(2)
+
+        there.server.withdraw("jobs/a/stats")
+        there.server.withdraw("jobs/a/claim")
+        assert await there.ask("claim") is None
+        for number, query in enumerate(there.waiting):
+            query.reply(b"%d" % number)
+
+        assert await asyncio.gather(*asked) == [b"0", b"1"]
+
+        async def is_over() -> bool:
+            return not there.connection.is_open
+
+        await until(is_over)
+
+
+async def test_silence_is_a_timeout_and_a_late_answer_is_nobodys() -> None:
+    async with served() as there:
+        silent = [there.ask("claim", 0.02), there.ask_and_wait("claim", 0.02)]
+        failed = await asyncio.gather(*silent, return_exceptions=True)
+        assert [type(failure) for failure in failed] == [TimeoutError, TimeoutError]
+        await there.until_asked(2)
+
+        for query in there.waiting:
+            query.reply(b"late")
+
+        assert await there.ask("stats") == b"{}"
+        assert await there.ask_and_wait("stats") == b"{}"
+
+
+async def test_an_answer_in_time_leaves_nothing_to_time_out() -> None:
+    trouble: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: trouble.append(context))
+    async with served() as there:
+        assert await there.ask("stats", 0.01) == b"{}"
+        with pytest.raises(TimeoutError):
+            await there.ask("claim", 0.02)
+    assert trouble == []
+
+
+@pytest.mark.parametrize("how", ["from the loop", "from a thread"])
+@pytest.mark.parametrize("fails", ["silent", "not served"])
+async def test_what_fails_at_the_socket_is_asked_over_the_mesh_until_its_owner_offers_it_again(
+    how: str, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_client, "_LOOK_AGAIN_S", 0.01)
+    mesh = Mesh()
+
+    def way() -> LocalConnection | None:
+        return mesh.connections.to("jobs/a/claim", None, None)
+
+    async with served() as there:
+        mesh.name = there.server.name
+        await mesh.offer()
+        met = way()
+        assert met is not None
+        there.connection = met
+        if fails == "not served":
+            there.server.withdraw("jobs/a/claim")
+
+        asked = there.ask("claim", 0.02) if how == "from the loop" else there.ask_and_wait("claim", 0.02)
+        await asyncio.gather(asked, return_exceptions=True)
+
+        mesh.silences = 2
+        assert way() is None
+
+        async def is_back() -> bool:
+            return way() is met
+
+        await until(is_back)
+        assert mesh.asked == ["jobs/a/info"] * 3
+        mesh.connections.abort()

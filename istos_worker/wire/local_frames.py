@@ -11,12 +11,16 @@ from typing import NamedTuple
 GREETING = b"istos-worker local 1\n"
 """What the owner says first. Nothing is sent to anybody who says something else."""
 
-MAX_QUESTION = 64 << 20
-"""Bytes. A longer question goes over the mesh."""
-MAX_ANSWER = 1 << 30
+GREETING_S = 1.0
+"""How long an owner that has just answered may take to greet."""
+
+MAX_QUESTION_BYTES = 64 << 20
+"""The owner hangs up on a longer one."""
+MAX_ANSWER_BYTES = 1 << 30
 """As Zenoh's own limit of a message."""
 
 _SIZE = struct.Struct("!I")
+SIZE_BYTES = _SIZE.size
 _QUESTION = struct.Struct("!IHIi")
 """Number; sizes of key, parameters and attachment, the last -1 where there is none. The rest is the payload."""
 _ANSWER = struct.Struct("!I?")
@@ -84,8 +88,8 @@ def _framed(*parts: bytes) -> bytes:
     return b"".join((_SIZE.pack(sum(map(len, parts))), *parts))
 
 
-class Cutter:
-    """Cuts what comes in into frames, which come in pieces."""
+class FrameDecoder:
+    """Makes frames of what comes in, which comes in pieces."""
 
     def __init__(self, longest: int) -> None:
         self._longest = longest
@@ -94,7 +98,7 @@ class Cutter:
         self._wanted = _SIZE.size
         """Bytes in all before there is something to cut."""
 
-    def cut(self, piece: bytes) -> list[bytes]:
+    def feed(self, piece: bytes) -> list[bytes]:
         """The frames that are complete now, without their sizes. Raises FrameError for one that is too long."""
         self._pieces.append(piece)
         self._size += len(piece)

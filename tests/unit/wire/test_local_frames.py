@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from istos_worker.wire.frames import (
-    MAX_QUESTION,
+from istos_worker.wire.local_frames import (
+    MAX_QUESTION_BYTES,
     Answer,
-    Cutter,
+    FrameDecoder,
     FrameError,
     Question,
     decode_answer,
@@ -35,20 +35,20 @@ def in_pieces(whole: bytes, cuts: list[int]) -> list[bytes]:
 
 @given(st.lists(questions), st.lists(st.integers(0, 2000), max_size=12))
 def test_questions_arrive_as_they_were_sent_in_whatever_pieces(sent: list[Question], cuts: list[int]) -> None:
-    cutter = Cutter(MAX_QUESTION)
+    decoder = FrameDecoder(MAX_QUESTION_BYTES)
     whole = b"".join(encode_question(*question) for question in sent)
 
-    frames = [frame for piece in in_pieces(whole, cuts) for frame in cutter.cut(piece)]
+    frames = [frame for piece in in_pieces(whole, cuts) for frame in decoder.feed(piece)]
 
     assert [decode_question(frame) for frame in frames] == sent
 
 
 @given(st.lists(answers), st.lists(st.integers(0, 2000), max_size=12))
 def test_answers_arrive_as_they_were_sent_in_whatever_pieces(sent: list[Answer], cuts: list[int]) -> None:
-    cutter = Cutter(MAX_QUESTION)
+    decoder = FrameDecoder(MAX_QUESTION_BYTES)
     whole = b"".join(encode_answer(*answer) for answer in sent)
 
-    frames = [frame for piece in in_pieces(whole, cuts) for frame in cutter.cut(piece)]
+    frames = [frame for piece in in_pieces(whole, cuts) for frame in decoder.feed(piece)]
 
     assert [decode_answer(frame) for frame in frames] == sent
 
@@ -74,8 +74,8 @@ def test_a_question_that_was_cut_short_is_a_frame_error_or_has_less_payload(
 
 
 def test_a_frame_beyond_the_limit_is_refused_before_it_has_come() -> None:
-    cutter = Cutter(100)
-    assert cutter.cut((100).to_bytes(4)) == []
+    decoder = FrameDecoder(100)
+    assert decoder.feed((100).to_bytes(4)) == []
 
     with pytest.raises(FrameError, match="101 bytes, the limit is 100"):
-        Cutter(100).cut((101).to_bytes(4))
+        FrameDecoder(100).feed((101).to_bytes(4))

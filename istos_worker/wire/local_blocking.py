@@ -1,0 +1,81 @@
+"""A connection to an owner's local socket for a thread that waits: one question at a time, no event loop. Does not
+import zenoh."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from istos_worker.wire.local_frames import (
+    GREETING,
+    GREETING_S,
+    MAX_ANSWER_BYTES,
+    Answer,
+    FrameDecoder,
+    FrameError,
+    decode_answer,
+    encode_question,
+)
+from istos_worker.wire.local_socket import connected_to
+
+log = logging.getLogger(__name__)
+
+_RECEIVED_BYTES = 1 << 16
+
+
+class BlockingConnection:
+    """Use it from one thread at a time. It closes after anything but an answer."""
+
+    def __init__(self, name: str) -> None:
+        """Raises OSError, TimeoutError among them, or FrameError when there is no such owner to be had."""
+        self._name = name
+        self._socket = connected_to(name)
+        self._decoder = FrameDecoder(MAX_ANSWER_BYTES)
+        try:
+            self._wait_for_greeting()
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait_for_greeting(self) -> None:
+        self._socket.settimeout(GREETING_S)
+        said = b""
+        while len(said) < len(GREETING) and (piece := self._socket.recv(len(GREETING) - len(said))):
+            said += piece
+        if said != GREETING:
+            raise FrameError(f"it does not greet as an owner of this version does: {said!r}")
+
+    def ask(
+        self, key: str, params: str, payload: bytes | None, attachment: bytes | None, timeout_s: float
+    ) -> bytes | None:
+        """As Session.ask_and_wait."""
+        until = time.monotonic() + timeout_s
+        answer: Answer | None = None
+        try:
+            self._socket.settimeout(timeout_s)
+            self._socket.sendall(encode_question(0, key, params, payload, attachment))
+            answer = self._answer(until)
+        except TimeoutError:
+            raise
+        except (OSError, FrameError) as broken:
+            log.debug("local socket %s is left: %s", self._name, broken)
+        finally:
+            if answer is None:
+                self.close()  # one that comes late would be taken for the next question's
+        return None if answer is None else answer.reply
+
+    def _answer(self, until: float) -> Answer | None:
+        while True:
+            self._socket.settimeout(max(until - time.monotonic(), 0.001))
+            piece = self._socket.recv(_RECEIVED_BYTES)
+            if not piece:
+                return None
+            if frames := self._decoder.feed(piece):
+                return decode_answer(frames[0])
+
+    @property
+    def is_open(self) -> bool:
+        return self._socket.fileno() >= 0
+
+    def close(self) -> None:
+        self._socket.close()

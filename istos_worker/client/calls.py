@@ -116,7 +116,8 @@ class Caller:
             raw = await self._patiently(request, patience, hold_s)
             if raw is not None:
                 return decode_reply(raw)
-            dialect = await self.dialect(request.prefix, patience, fresh=True)
+            self.forget(request.prefix)
+            dialect = await self.dialect(request.prefix, patience, request.attachment)
             if dialect == "base" and request.verb not in BASE_VERBS:
                 raise NotFoundError(
                     f"the owner of {request.prefix!r} is an istos 0.3 node: it has no {request.verb!r}"
@@ -150,43 +151,46 @@ class Caller:
         """Ask again what kind of owner is there, before the next request."""
         self._dialects.pop(prefix, None)
 
-    async def dialect(self, prefix: str, patience: Patience, *, fresh: bool = False) -> Dialect | None:
-        """What the owner speaks; None when none answers right now."""
-        if fresh:
-            self.forget(prefix)
+    async def dialect(self, prefix: str, patience: Patience, attachment: bytes | None) -> Dialect | None:
+        """What the owner speaks; None when none answers right now. It tells more to whom it trusts."""
         known = self._dialects.get(prefix)
         if known is not None:
             return known
         probing = self._probing.get(prefix)
         if probing is None:
-            probing = asyncio.ensure_future(self._probe(prefix, min(patience.try_s, _PROBE_TRY_S)))
+            probing = asyncio.ensure_future(
+                self._probe(prefix, attachment, min(patience.try_s, _PROBE_TRY_S))
+            )
             self._probing[prefix] = probing
             probing.add_done_callback(lambda _: self._probing.pop(prefix, None))
         return await asyncio.shield(probing)
 
-    async def settled_dialect(self, prefix: str, patience: Patience) -> Dialect:
+    async def settled_dialect(self, prefix: str, patience: Patience, attachment: bytes | None) -> Dialect:
         """What the owner speaks, waiting for one. Raises OwnerUnreachable."""
         while True:
-            found = await self.dialect(prefix, patience)
+            found = await self.dialect(prefix, patience, attachment)
             if found is not None:
                 return found
             if not await patience.pause():
                 raise patience.exhausted(prefix)
 
-    async def _probe(self, prefix: str, timeout_s: float) -> Dialect | None:
-        found = await self._look(prefix, timeout_s)
+    async def _probe(self, prefix: str, attachment: bytes | None, timeout_s: float) -> Dialect | None:
+        found = await self._look(prefix, attachment, timeout_s)
         if found == "base":
             # An owner of ours that goes away between the two questions looks the same, once.
-            found = await self._look(prefix, timeout_s)
+            found = await self._look(prefix, attachment, timeout_s)
         if found is not None:
             self._dialects[prefix] = found
         return found
 
-    async def _look(self, prefix: str, timeout_s: float) -> Dialect | None:
+    async def _look(self, prefix: str, attachment: bytes | None, timeout_s: float) -> Dialect | None:
         # Two questions that change nothing: our owners alone have `info`, peer 0.3 has `result`. Ours declares
         # `info` first and withdraws it last, and it is asked last: with `result` there, it is there too.
         # Any reply will do, an error too.
-        asked = [Request.of(prefix, "result", {"job_id": "-"}), Request.of(prefix, "info")]
+        asked = [
+            Request.of(prefix, "result", {"job_id": "-"}, attachment=attachment),
+            Request.of(prefix, "info", attachment=attachment),
+        ]
         result, info = await asyncio.gather(
             *(self.ask(request, timeout_s) for request in asked), return_exceptions=True
         )

@@ -79,7 +79,7 @@ class Client(Producer):
         queue, body, attachment = queue_prefix(prefix), self._body(data, serializer), self._attachment(token)
         params = _job_params(priority, delay_s, max_attempts, expires_s, unique_key)
         caller = self._opened()[0]
-        if await caller.settled_dialect(queue, Patience(timeout_s)) == "base":
+        if await caller.settled_dialect(queue, Patience(timeout_s), attachment) == "base":
             done = await self._enqueue_body(
                 queue, body, params, token=token, timeout_s=timeout_s, job_id=job_id
             )
@@ -128,7 +128,7 @@ class Client(Producer):
         if hold_s <= 0:
             request = Request.of(queue, "result", params, attachment=attachment)
             return await caller.call(request, timeout_s)
-        if await caller.settled_dialect(queue, Patience(timeout_s)) == "base":
+        if await caller.settled_dialect(queue, Patience(timeout_s), attachment) == "base":
             # A peer 0.3 owner answers at once, finished or not: look again a little later.
             request = Request.of(queue, "result", params, attachment=attachment)
             reply = await caller.call(request, timeout_s)

@@ -139,7 +139,7 @@ class Enqueuer:
         caller, prefix = self._caller, batch.prefix
         patience = Patience(timeout_s)
         while True:
-            dialect = await caller.settled_dialect(prefix, patience)
+            dialect = await caller.settled_dialect(prefix, patience, batch.attachment)
             if dialect == "base":
                 return await self._one_by_one(batch, patience, on_each)
             try:

@@ -13,7 +13,7 @@ import orjson
 
 from istos_worker.serialization import JsonSerializer
 from istos_worker.wire.codec import decode_params
-from istos_worker.wire.local_client import LocalConnection, LocalConnections
+from istos_worker.wire.local_client import LocalConnection
 from istos_worker.wire.local_frames import GREETING, SIZE_BYTES, Question, decode_question, encode_answer
 from istos_worker.worker.consumer import Consumer
 from istos_worker.worker.handlers import Handler, Handlers
@@ -68,7 +68,7 @@ class _Owner(asyncio.Transport):
         self._gate = gate
         self._given = 0
         self._settled = 0
-        self._connection = LocalConnection("rehearsal", LocalConnections(self, asyncio.get_running_loop()))
+        self._connection = LocalConnection("rehearsal", self)
         self._connection.connection_made(self)
         self._connection.data_received(GREETING)
 
@@ -82,6 +82,12 @@ class _Owner(asyncio.Transport):
         timeout_s: float = 5.0,
     ) -> asyncio.Future[bytes | None]:
         return self._connection.ask(key, params, payload, attachment, timeout_s)
+
+    def lose(self, connection: LocalConnection, prefix: str) -> None:
+        """It never is."""
+
+    def broken(self, connection: LocalConnection) -> None:
+        """It never is."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         question = decode_question(bytes(data[SIZE_BYTES:]))

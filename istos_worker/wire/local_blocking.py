@@ -3,7 +3,9 @@ import zenoh."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import socket
 import time
 
 from istos_worker.wire.local_frames import (
@@ -26,19 +28,19 @@ _RECEIVED_BYTES = 1 << 16
 class BlockingConnection:
     """Use it from one thread at a time. It closes after anything but an answer."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, within_s: float) -> None:
         """Raises OSError, TimeoutError among them, or FrameError when there is no such owner to be had."""
         self._name = name
         self._socket = connected_to(name)
         self._decoder = FrameDecoder(MAX_ANSWER_BYTES)
         try:
-            self._wait_for_greeting()
+            self._wait_for_greeting(min(within_s, GREETING_S))
         except BaseException:
             self.close()
             raise
 
-    def _wait_for_greeting(self) -> None:
-        self._socket.settimeout(GREETING_S)
+    def _wait_for_greeting(self, within_s: float) -> None:
+        self._socket.settimeout(within_s)
         said = b""
         while len(said) < len(GREETING) and (piece := self._socket.recv(len(GREETING) - len(said))):
             said += piece
@@ -46,13 +48,12 @@ class BlockingConnection:
             raise FrameError(f"it does not greet as an owner of this version does: {said!r}")
 
     def ask(
-        self, key: str, params: str, payload: bytes | None, attachment: bytes | None, timeout_s: float
+        self, key: str, params: str, payload: bytes | None, attachment: bytes | None, until: float
     ) -> bytes | None:
-        """As Session.ask_and_wait."""
-        until = time.monotonic() + timeout_s
+        """As Session.ask_and_wait. `until`: on time.monotonic()."""
         answer: Answer | None = None
         try:
-            self._socket.settimeout(timeout_s)
+            self._allow(until)
             self._socket.sendall(encode_question(0, key, params, payload, attachment))
             answer = self._answer(until)
         except TimeoutError:
@@ -66,12 +67,20 @@ class BlockingConnection:
 
     def _answer(self, until: float) -> Answer | None:
         while True:
-            self._socket.settimeout(max(until - time.monotonic(), 0.001))
+            self._allow(until)
             piece = self._socket.recv(_RECEIVED_BYTES)
             if not piece:
                 return None
             if frames := self._decoder.feed(piece):
                 return decode_answer(frames[0])
+
+    def _allow(self, until: float) -> None:
+        self._socket.settimeout(max(until - time.monotonic(), 0.001))
+
+    def interrupt(self) -> None:
+        """From another thread: whoever waits here gets None."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     @property
     def is_open(self) -> bool:

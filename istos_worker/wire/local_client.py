@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
-from typing import cast
+from typing import Protocol, cast
 
 from istos_worker.errors import IstosError
 from istos_worker.wire.asking import Asks
 from istos_worker.wire.codec import decode_reply
-from istos_worker.wire.keys import prefix_of, verb_key
+from istos_worker.wire.keys import owner_key, prefix_of, verb_key
 from istos_worker.wire.local_blocking import BlockingConnection
 from istos_worker.wire.local_frames import (
     GREETING,
@@ -30,18 +32,30 @@ log = logging.getLogger(__name__)
 
 _MAX_PAYLOAD_BYTES = MAX_QUESTION_BYTES // 2
 """The rest is for parameters and attachment. A longer one goes over the mesh."""
-_LOOK_AGAIN_S = 1.0
+_BUSY_S = 1.0
+_UNREACHABLE_S = 30.0
+"""How soon an owner is asked for `info` again, when its socket did not take us in at once, or not at all."""
+_IDLE_S = 5.0
+
+
+class Handle(Protocol):
+    def undeclare(self) -> None: ...
+
+
+class Mesh(Asks, Protocol):
+    def watch_tokens(self, key_expr: str, take: Callable[[list[tuple[str, bool]]], None]) -> Handle: ...
 
 
 class LocalConnections:
-    """To the owners that can be asked directly, as their `info` says. A queue whose connection was lost is asked over
-    the mesh, and its owner, which may be another one by then, for `info` once more."""
+    """To the owners that can be asked directly, as their `info` says, for as long as the mesh shows them. A queue whose
+    connection was lost is asked over the mesh, and its owner, which may be another one by then, for `info` again."""
 
-    def __init__(self, mesh: Asks, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, mesh: Mesh, loop: asyncio.AbstractEventLoop) -> None:
         self._mesh = mesh
         self._loop = loop
         self._by_prefix: dict[str, LocalConnection] = {}
         self._by_name: dict[str, LocalConnection] = {}
+        self._watched: dict[str, Handle] = {}
         self._lost: set[str] = set()
         self._looking: set[asyncio.Future[bytes | None]] = set()
         self._is_closed = False
@@ -69,10 +83,10 @@ class LocalConnections:
     def _looked(self, prefix: str, looking: asyncio.Future[bytes | None]) -> None:
         self._looking.discard(looking)
         if not looking.cancelled() and (looking.exception() is not None or looking.result() is None):
-            self._look_later(prefix)
+            self._look_later(prefix, _BUSY_S)
 
-    def _look_later(self, prefix: str) -> None:
-        self._loop.call_later(_LOOK_AGAIN_S, self._lost.add, prefix)
+    def _look_later(self, prefix: str, after_s: float) -> None:
+        self._loop.call_later(after_s, self._lost.add, prefix)
 
     async def meet(self, prefix: str, info: bytes) -> None:
         """Connects to where the owner's `info` says that it listens, if that can be reached from here."""
@@ -86,12 +100,22 @@ class LocalConnections:
         try:
             connection = await self._connection(name)
         except (BlockingIOError, TimeoutError):  # it is there, and busy
-            self._look_later(prefix)
+            self._look_later(prefix, _BUSY_S)
         except (OSError, FrameError) as failed:
-            log.debug("the owner of %s is asked over the mesh only: %s", prefix, failed)
+            log.debug("the owner of %s is asked over the mesh: %s", prefix, failed)
+            self._look_later(prefix, _UNREACHABLE_S)
         else:
             self._lost.discard(prefix)
             self._by_prefix[prefix] = connection
+            if prefix not in self._watched:
+                owners = owner_key(prefix, "*")
+                self._watched[prefix] = self._mesh.watch_tokens(owners, partial(self._on_owners, prefix))
+
+    def _on_owners(self, prefix: str, seen: list[tuple[str, bool]]) -> None:
+        """A frozen process, and a child that one left behind, keep a connection open for ever."""
+        connection = self._by_prefix.get(prefix)
+        if connection is not None and not all(is_up for _, is_up in seen):
+            connection.leave(prefix)
 
     async def _connection(self, name: str) -> LocalConnection:
         known = self._by_name.get(name)
@@ -120,6 +144,8 @@ class LocalConnections:
 
     def abort(self) -> None:
         self._is_closed = True
+        for watched in self._watched.values():
+            watched.undeclare()
         for connection in list(self._by_name.values()):
             connection.abort()
 
@@ -132,11 +158,19 @@ def _offered(info: bytes) -> str | None:
     return name if isinstance(name, str) else None
 
 
+class Losses(Protocol):
+    """Who is to know that a connection does not serve any more: LocalConnections."""
+
+    def lose(self, connection: LocalConnection, prefix: str) -> None: ...
+
+    def broken(self, connection: LocalConnection) -> None: ...
+
+
 class LocalConnection(asyncio.Protocol):
     """One from this process's event loop, shared by all that asks from there; and for threads without a loop one each,
     as long as they ask."""
 
-    def __init__(self, name: str, connections: LocalConnections) -> None:
+    def __init__(self, name: str, connections: Losses) -> None:
         self.name = name
         self._connections = connections
         self._loop = asyncio.get_running_loop()
@@ -146,10 +180,13 @@ class LocalConnection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._asked: dict[int, _Asked] = {}
         self._number = 0
-        self._idle: deque[BlockingConnection] = deque()
+        self._idle: deque[tuple[BlockingConnection, float]] = deque()
+        """And since when; the oldest first."""
+        self._waiting: dict[BlockingConnection, str] = {}
+        """And for which queue's owner."""
 
     @classmethod
-    async def open(cls, name: str, connections: LocalConnections) -> LocalConnection:
+    async def open(cls, name: str, connections: Losses) -> LocalConnection:
         """Raises OSError, TimeoutError among them, or FrameError when there is no such owner to be had."""
         sock = connected_to(name)
         loop = asyncio.get_running_loop()
@@ -188,34 +225,48 @@ class LocalConnection(asyncio.Protocol):
         self, key: str, params: str, payload: bytes | None, attachment: bytes | None, timeout_s: float
     ) -> bytes | None:
         """As Session.ask_and_wait. Each thread takes an idle connection, or makes one, and leaves it for the next."""
+        prefix, until = prefix_of(key), time.monotonic() + timeout_s
         reply: bytes | None = None
+        connection = self._taken(timeout_s)
         try:
-            connection = self._take_idle()
             if connection is not None:
-                reply = connection.ask(key, params, payload, attachment, timeout_s)
-                self._put_back(connection)
+                self._waiting[connection] = prefix
+                reply = connection.ask(key, params, payload, attachment, until)
         finally:
+            if connection is not None:
+                self._put_back(connection)
             if reply is None:
-                self._connections.lose(self, prefix_of(key))
+                self._connections.lose(self, prefix)
         return reply
 
-    def _take_idle(self) -> BlockingConnection | None:
+    def _taken(self, within_s: float) -> BlockingConnection | None:
         with contextlib.suppress(IndexError):
-            return self._idle.pop()
+            return self._idle.pop()[0]
         with contextlib.suppress(OSError, FrameError):
-            return BlockingConnection(self.name)
+            return BlockingConnection(self.name, within_s)
         return None
 
     def _put_back(self, connection: BlockingConnection) -> None:
+        now = time.monotonic()
+        self._waiting.pop(connection, None)
         if connection.is_open:
-            self._idle.append(connection)
-        if not self.is_open:
-            self._close_idle()
+            self._idle.append((connection, now))
+        self._close_idle(since=now - _IDLE_S if self.is_open else now)
 
-    def _close_idle(self) -> None:
+    def _close_idle(self, since: float) -> None:
+        """Those of threads that ask no more, or less often."""
         with contextlib.suppress(IndexError):
-            while True:
-                self._idle.pop().close()
+            while self._idle[0][1] <= since:
+                self._idle.popleft()[0].close()
+
+    def leave(self, prefix: str) -> None:
+        """The open questions to this queue's owner end without an answer, and no others are sent."""
+        self._connections.lose(self, prefix)
+        for number in [number for number, asked in self._asked.items() if prefix_of(asked.key) == prefix]:
+            self._asked.pop(number).answer(None)
+        for connection, asked_for in list(self._waiting.items()):
+            if asked_for == prefix:
+                connection.interrupt()
 
     # --- asyncio.Protocol --------------------------------------------------------------------------
 
@@ -254,7 +305,7 @@ class LocalConnection(asyncio.Protocol):
 
     def connection_lost(self, failure: Exception | None) -> None:
         self._connections.broken(self)
-        self._close_idle()
+        self._close_idle(since=time.monotonic())
         if not self._greeted.done():
             self._greeted.set_exception(ConnectionError("the owner hung up"))
         asked, self._asked = self._asked, {}

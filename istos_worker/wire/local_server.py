@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import secrets
 import socket
+import sys
 from collections.abc import Callable
 from itertools import groupby
 from typing import cast
@@ -25,6 +27,8 @@ from istos_worker.wire.local_socket import bound_to, is_same_user
 
 log = logging.getLogger(__name__)
 
+_ACCEPTED_AT_ONCE = 16
+
 Take = Callable[[list[Incoming]], None]
 
 
@@ -36,24 +40,36 @@ class LocalServer:
         self._takes: dict[str, Take] = {}
         self._connections: set[_Connection] = set()
         self._server: asyncio.Server | None = None
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most = sys.maxsize if descriptors == resource.RLIM_INFINITY else descriptors // 2
+        """Connections. The other descriptors are for the mesh, where everybody else can ask."""
 
     async def open(self) -> None:
         """Raises OSError where such sockets are not to be had."""
         loop = asyncio.get_running_loop()
+        listening = bound_to(self.name)
         self._server = await loop.create_unix_server(
-            lambda: _Connection(self), sock=bound_to(self.name), backlog=socket.SOMAXCONN
+            lambda: _Connection(self), sock=listening, backlog=_ACCEPTED_AT_ONCE
         )
+        listening.listen(socket.SOMAXCONN)  # who may wait; asyncio's backlog is both
 
     @property
     def is_open(self) -> bool:
         return self._server is not None
 
+    @property
+    def has_room(self) -> bool:
+        """False too for those who were on their way when it closed."""
+        return self.is_open and len(self._connections) < self._most
+
     def serve(self, key: str, take: Take) -> None:
         self._takes[key] = take
 
-    def withdraw(self, key: str) -> None:
-        """Whoever asks for it is told that nobody serves it here. The last one closes the socket."""
-        self._takes.pop(key, None)
+    def withdraw(self, key: str, take: Take) -> None:
+        """Whoever asks for it is told that nobody serves it here, unless somebody else has begun to. The last one
+        closes the socket."""
+        if self._takes.get(key) is take:
+            del self._takes[key]
         if not self._takes:
             self.close()
 
@@ -124,7 +140,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if not self._server.is_open:  # it was on its way when we closed
+        if not self._server.has_room:
             self.abort()
             return
         if not is_same_user(transport.get_extra_info("socket")):

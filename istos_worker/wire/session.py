@@ -258,16 +258,18 @@ class Session:
     def serve(self, key: str, take: Callable[[list[Incoming]], None]) -> Handle:
         """Answers queries at `key`; `take` gets them in batches, on the loop."""
         local = self._local
-        name = None if local is None else local.name
-        handover: _Handover[zenoh.Query] = _Handover(
-            self._loop, lambda queries: take([_Query(query, key, name) for query in queries])
-        )
+
+        def take_over(queries: list[zenoh.Query]) -> None:
+            name = local.name if local is not None and local.is_open else None
+            take([_Query(query, key, name) for query in queries])
+
+        handover: _Handover[zenoh.Query] = _Handover(self._loop, take_over)
         if local is not None:
             local.serve(key, take)
         served = self._session.declare_queryable(
             key, zenoh.handlers.Callback(handover, _nothing, indirect=False), complete=True
         )
-        return _Declared(served, None if local is None else partial(local.withdraw, key))
+        return _Declared(served, None if local is None else partial(local.withdraw, key, take))
 
     def publish(self, key: str, payload: bytes) -> None:
         self._session.put(key, payload)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import resource
 import secrets
 import socket
 import subprocess
@@ -18,8 +19,10 @@ import psutil
 import pytest
 
 from istos_worker.client.sync import SyncClient
+from istos_worker.errors import UnauthorizedError
 from istos_worker.wire import local_client
 from istos_worker.wire.asking import Incoming
+from istos_worker.wire.auth import TokenAuthorizer
 from istos_worker.wire.local_client import LocalConnection, LocalConnections
 from istos_worker.wire.local_frames import GREETING, FrameDecoder, FrameError, decode_answer, encode_question
 from istos_worker.wire.local_server import LocalServer
@@ -340,13 +343,22 @@ async def test_a_session_that_closes_ends_its_connections_and_its_socket(node: L
 
 
 class Mesh:
-    """Who asks it for `info` is offered `name`, as by a session; after so many `silences`."""
+    """Who asks it for `info` is offered `name`, as by a session; after so many `silences`. `see` tells of tokens."""
 
     def __init__(self) -> None:
         self.connections = LocalConnections(self, asyncio.get_running_loop())
         self.asked: list[str] = []
         self.silences = 0
         self.name = ""
+        self.see: Callable[[list[tuple[str, bool]]], None]
+
+    def watch_tokens(self, key_expr: str, take: Callable[[list[tuple[str, bool]]], None]) -> Mesh:
+        assert key_expr == "jobs/a/_owners/*"
+        self.see = take
+        return self
+
+    def undeclare(self) -> None:
+        """It is watched no more."""
 
     def ask(self, key: str, params: str = "", **rest: Any) -> asyncio.Future[bytes | None]:
         self.asked.append(key)
@@ -372,8 +384,12 @@ class Served:
         self.server = server
         self.connection = connection
         self.waiting: list[Incoming] = []
-        server.serve("jobs/a/claim", self.waiting.extend)
-        server.serve("jobs/a/stats", self._answer)
+        self.takes = {"claim": self.waiting.extend, "stats": self._answer}
+        for verb, take in self.takes.items():
+            server.serve(f"jobs/a/{verb}", take)
+
+    def withdraw(self, verb: str) -> None:
+        self.server.withdraw(f"jobs/a/{verb}", self.takes[verb])
 
     def _answer(self, queries: list[Incoming]) -> None:
         for query in queries:
@@ -417,8 +433,8 @@ async def test_a_server_that_closes_answers_what_it_was_asked() -> None:
         asked = [there.ask("claim"), there.ask("claim")]
         await there.until_asked(2)
 
-        there.server.withdraw("jobs/a/stats")
-        there.server.withdraw("jobs/a/claim")
+        there.withdraw("stats")
+        there.withdraw("claim")
         assert await there.ask("claim") is None
         for number, query in enumerate(there.waiting):
             query.reply(b"%d" % number)
@@ -460,7 +476,7 @@ async def test_an_answer_in_time_leaves_nothing_to_time_out() -> None:
 async def test_what_fails_at_the_socket_is_asked_over_the_mesh_until_its_owner_offers_it_again(
     how: str, fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_client, "_LOOK_AGAIN_S", 0.01)
+    monkeypatch.setattr(local_client, "_BUSY_S", 0.01)
     mesh = Mesh()
 
     def way() -> LocalConnection | None:
@@ -473,7 +489,7 @@ async def test_what_fails_at_the_socket_is_asked_over_the_mesh_until_its_owner_o
         assert met is not None
         there.connection = met
         if fails == "not served":
-            there.server.withdraw("jobs/a/claim")
+            there.withdraw("claim")
 
         asked = there.ask("claim", 0.02) if how == "from the loop" else there.ask_and_wait("claim", 0.02)
         await asyncio.gather(asked, return_exceptions=True)
@@ -487,3 +503,78 @@ async def test_what_fails_at_the_socket_is_asked_over_the_mesh_until_its_owner_o
         await until(is_back)
         assert mesh.asked == ["jobs/a/info"] * 3
         mesh.connections.abort()
+
+
+async def test_an_owner_that_the_mesh_shows_no_more_is_left_though_its_socket_is_open() -> None:
+    """It is frozen, or its child keeps what it had open."""
+    mesh = Mesh()
+    async with served() as there:
+        mesh.name = there.server.name
+        await mesh.offer()
+        met = mesh.connections.to("jobs/a/claim", None, None)
+        assert met is not None
+        there.connection = met
+        asked = [there.ask("claim"), there.ask_and_wait("claim")]
+        await there.until_asked(2)
+        other = met.ask("jobs/a", "", None, None, LONG_S)  # of no queue of ours
+
+        mesh.see([("jobs/a/_owners/1", True)])
+        assert mesh.connections.to("jobs/a/claim", None, None) is met
+        mesh.see([("jobs/a/_owners/1", False)])
+
+        assert await asyncio.gather(*asked) == [None, None]
+        assert await other is None  # by the server
+        assert mesh.connections.to("jobs/a/claim", None, None) is None
+        mesh.connections.abort()
+
+
+async def test_a_client_whose_token_the_owner_wants_asks_at_the_socket(node: Live, heard: list[str]) -> None:
+    await node.own(authorizer=TokenAuthorizer("T0"))
+    client = await node.client(token="T0")
+
+    await client.enqueue("jobs/a", 1)
+    with pytest.raises(UnauthorizedError):
+        await client.enqueue("jobs/a", 1, token="T1")
+
+    assert heard == ["jobs/a/enqueue"] * 2
+
+
+async def test_a_second_owner_in_a_session_keeps_the_socket_when_the_first_one_stops(
+    node: Live, heard: list[str]
+) -> None:
+    first = await node.own()
+    session = await node.connect()
+    name = await offered(session)
+    second = await node.own()
+
+    first.unbind()
+
+    assert await offered(session) == name
+    assert await Raw(session).enqueue(b"1")
+    assert heard == ["jobs/a/enqueue"]
+    assert (await second.store.stats())["ready"] == 1
+
+
+async def test_an_owner_keeps_descriptors_for_the_mesh(
+    node: Live, heard: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (4, 4))
+    await node.own()
+    clients = [await node.client() for _ in range(4)]
+
+    for client in clients:
+        await client.enqueue("jobs/a", 1)
+
+    assert heard == ["jobs/a/enqueue"] * 2
+    assert accepted() == 2
+
+
+async def test_connections_of_threads_that_ask_no_more_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_client, "_IDLE_S", 0.0)
+    async with served() as there:
+        await asyncio.gather(*(there.ask_and_wait("stats") for _ in range(4)))
+
+        async def is_one_left() -> bool:
+            return accepted() == 1
+
+        await until(is_one_left)

@@ -42,7 +42,6 @@ def quick() -> Plan:
         repeat=1,
         seconds=1.5,
         cap_s=45,
-        latency_jobs=100,
         crash_cap_s=5,
         restart_wait_s=6,
         backlogs=(1_000, 20_000),

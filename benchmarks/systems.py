@@ -222,7 +222,7 @@ ALL: tuple[System, ...] = (
     ),
     _system_of_ours(
         "ours-mesh",
-        "istos-worker, memory, all over Zenoh",
+        "istos-worker over Zenoh",
         "mesh",
         Pace(drain=45000, one=2500, loop=2000, sixteen=20000, bulk=150000),
     ),

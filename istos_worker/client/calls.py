@@ -18,7 +18,8 @@ Dialect = Literal["extended", "base"]
 
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
-_LONGEST_TRY_S = 10.0
+_LONGEST_TRY_S = 3.0
+"""Zenoh forgets a question now and then, when the owner it is on its way to is killed."""
 _SHORTEST_TRY_S = 0.05
 _PROBE_TRY_S = 2.0
 
@@ -47,15 +48,21 @@ class Request(NamedTuple):
         return cls(prefix, verb, encode_params(params) if params else "", payload, attachment)
 
 
-class Patience:
-    """How long to go on, and how long to pause between tries."""
+def first_try_s(timeout_s: float) -> float:
+    """How long to wait for the answer to a request that may be repeated."""
+    return min(timeout_s, _LONGEST_TRY_S)
 
-    def __init__(self, timeout_s: float) -> None:
+
+class Patience:
+    """How long to go on, and how long to pause between tries. `silent_s` of it have passed in a try without an
+    answer."""
+
+    def __init__(self, timeout_s: float, *, silent_s: float = 0.0) -> None:
         self._loop = asyncio.get_running_loop()
         self.timeout_s = timeout_s
-        self._until = self._loop.time() + timeout_s
+        self._until = self._loop.time() + timeout_s - silent_s
         self._pause_s = _FIRST_PAUSE_S
-        self.heard_silence = False
+        self.heard_silence = silent_s > 0
         """Somebody was there and did not answer, at least once."""
 
     @property

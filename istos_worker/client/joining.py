@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from istos_worker.client.batches import BATCH_WEIGHT, Batch, Params
-from istos_worker.client.calls import Caller, Patience, Request, unreachable
+from istos_worker.client.calls import Caller, Patience, Request, first_try_s
 from istos_worker.errors import IstosError
 from istos_worker.wire.codec import decode_reply
 from istos_worker.wire.limits import MAX_BATCH
@@ -83,7 +83,8 @@ class Enqueuer:
             return
         # The usual case needs no task of its own.
         try:
-            asked = caller.ask(batch.request(sized=caller.takes_sized(batch.prefix)), bucket.timeout_s)
+            request = batch.request(sized=caller.takes_sized(batch.prefix))
+            asked = caller.ask(request, first_try_s(bucket.timeout_s))
         except Exception as refused:  # the session is closed, or Zenoh refuses the key: theirs to see
             _fail(bucket.futures, refused)
             return
@@ -94,19 +95,18 @@ class Enqueuer:
         self._asked.discard(asked)
         failure = None if asked.cancelled() else asked.exception()
         raw = None if asked.cancelled() or failure is not None else asked.result()
-        if raw is None and not isinstance(failure, TimeoutError):
+        if raw is None:
             self._caller.forget(bucket.batch.prefix)
-            self._in_background(bucket)
+            is_silent = isinstance(failure, TimeoutError)
+            self._in_background(bucket, silent_s=first_try_s(bucket.timeout_s) if is_silent else 0.0)
             return
         try:
-            if raw is None:
-                raise unreachable(bucket.batch.prefix, bucket.timeout_s, heard_silence=True)
             _resolve(bucket.futures, ids_of(decode_reply(raw)))
         except Exception as failed:
             _fail(bucket.futures, failed)
 
-    def _in_background(self, bucket: _Bucket) -> None:
-        task = self._loop.create_task(self._send_slowly(bucket))
+    def _in_background(self, bucket: _Bucket, *, silent_s: float = 0.0) -> None:
+        task = self._loop.create_task(self._send_slowly(bucket, silent_s))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
@@ -117,11 +117,12 @@ class Enqueuer:
             under_way: list[asyncio.Future[Any]] = [*self._sending, *self._asked]
             await asyncio.wait(under_way)
 
-    async def _send_slowly(self, bucket: _Bucket) -> None:
+    async def _send_slowly(self, bucket: _Bucket, silent_s: float) -> None:
         try:
             ids = await self.deliver(
                 bucket.batch,
                 bucket.timeout_s,
+                silent_s=silent_s,
                 on_each=lambda index, job_id: _resolve(bucket.futures[index : index + 1], [job_id]),
             )
             _resolve(bucket.futures, ids)
@@ -133,11 +134,18 @@ class Enqueuer:
             _fail(bucket.futures, failed)
 
     async def deliver(
-        self, batch: Batch, timeout_s: float, *, on_each: Callable[[int, str], None] | None = None
+        self,
+        batch: Batch,
+        timeout_s: float,
+        *,
+        silent_s: float = 0.0,
+        on_each: Callable[[int, str], None] | None = None,
     ) -> list[str]:
-        """The ids, once an owner has the jobs. Raises OwnerUnreachable."""
+        """The ids, once an owner has the jobs. Raises OwnerUnreachable. `silent_s`: see Patience."""
         caller, prefix = self._caller, batch.prefix
-        patience = Patience(timeout_s)
+        patience = Patience(timeout_s, silent_s=silent_s)
+        if silent_s >= timeout_s > 0:
+            raise patience.exhausted(prefix)
         while True:
             dialect = await caller.settled_dialect(prefix, patience, batch.attachment)
             if dialect == "base":
@@ -153,9 +161,9 @@ class Enqueuer:
             if not await patience.pause():
                 raise patience.exhausted(prefix)
 
-    async def deliver_one(self, batch: Batch, timeout_s: float) -> str:
+    async def deliver_one(self, batch: Batch, timeout_s: float, *, silent_s: float = 0.0) -> str:
         """As `deliver`, of a batch of one."""
-        ids = await self.deliver(batch, timeout_s)
+        ids = await self.deliver(batch, timeout_s, silent_s=silent_s)
         return ids[0]
 
     async def _one_by_one(

@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from istos_worker.client.batches import Batch, Params, new_job_id
 from istos_worker.client.bodies import Serializes
-from istos_worker.client.calls import unreachable
+from istos_worker.client.calls import first_try_s
 from istos_worker.client.client import Client
 from istos_worker.client.joining import ids_of
 from istos_worker.client.producer import Token
@@ -128,7 +128,7 @@ class _WaitingClient(Client):
     not the usual case (no owner known or there, a peer's, a slow one) is left to the loop; the job's id makes it
     safe to send it again."""
 
-    def __init__(self, opened: Client, patiently: Callable[[Batch, float], str]) -> None:
+    def __init__(self, opened: Client, patiently: Callable[[Batch, float, float], str]) -> None:
         vars(self).update(vars(opened))
         self._patiently = patiently
 
@@ -145,6 +145,7 @@ class _WaitingClient(Client):
     ) -> str:
         queue, attachment = queue_prefix(prefix), self._attachment(token)
         batch = Batch(queue, params, attachment, [body], [wf], job_id or new_job_id())
+        silent_s = 0.0
         if self._opened()[0].known_dialect(queue) == "extended":
             request = batch.request(sized=False)
             try:
@@ -153,13 +154,13 @@ class _WaitingClient(Client):
                     request.params,
                     payload=request.payload,
                     attachment=request.attachment,
-                    timeout_s=timeout_s,
+                    timeout_s=first_try_s(timeout_s),
                 )
             except TimeoutError:
-                raise unreachable(queue, timeout_s, heard_silence=True) from None
+                raw, silent_s = None, first_try_s(timeout_s)
             if raw is not None:
                 return ids_of(decode_reply(raw))[0]
-        return self._patiently(batch, timeout_s)
+        return self._patiently(batch, timeout_s, silent_s)
 
 
 class _Running:
@@ -178,8 +179,8 @@ class _Running:
             raise
         self.waiting = _WaitingClient(self._client, self._deliver)
 
-    def _deliver(self, batch: Batch, timeout_s: float) -> str:
-        return self.run(lambda client: client._opened()[1].deliver_one(batch, timeout_s))
+    def _deliver(self, batch: Batch, timeout_s: float, silent_s: float) -> str:
+        return self.run(lambda client: client._opened()[1].deliver_one(batch, timeout_s, silent_s=silent_s))
 
     @property
     def is_alive(self) -> bool:

@@ -313,6 +313,27 @@ async def test_a_waiting_client_finds_the_next_owner(node: Live, heard: list[str
     await asyncio.to_thread(client.close)
 
 
+async def test_a_waiting_client_sends_again_what_was_lost_on_its_way(
+    node: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    role = await node.own()
+    client = SyncClient(node.settings)
+    await asyncio.to_thread(client.enqueue, "jobs/a", 1)
+    really, lost = Session.ask_and_wait, []
+
+    def loses_one(session: Session, key: str, params: str = "", **rest: Any) -> bytes | None:
+        really(session, key, params, **rest)
+        lost.append(params)
+        raise TimeoutError
+
+    monkeypatch.setattr(Session, "ask_and_wait", loses_one)
+    await asyncio.to_thread(client.enqueue, "jobs/a", 2)
+
+    assert len(lost) == 1
+    assert (await role.store.stats())["ready"] == 2
+    await asyncio.to_thread(client.close)
+
+
 def back_at_the_socket(
     heard: list[str], ask: Callable[[], Awaitable[object]]
 ) -> Callable[[], Awaitable[bool]]:

@@ -179,6 +179,33 @@ async def test_a_silent_owner_is_told_apart_from_none() -> None:
             await client.stats("jobs/a", timeout_s=0.05)
 
 
+async def test_an_enqueue_that_was_lost_on_its_way_is_sent_again_while_there_is_time() -> None:
+    heard: list[str] = []
+
+    def forgets_the_second(params: dict[str, str], payload: bytes) -> Any:
+        heard.append(params["job_id"])
+        return SILENT if len(heard) == 2 else enqueued(params, payload)
+
+    owner = ours(enqueue=forgets_the_second)
+    async with client_of(owner) as client:
+        await client.enqueue("jobs/a", 1)
+        job_id = await client.enqueue("jobs/a", 2, timeout_s=5.0)
+
+    assert heard[1:] == [job_id, job_id]
+    assert owner.count("info") == 2  # whoever is there may be another
+
+
+async def test_an_enqueue_without_an_answer_is_given_up_when_its_time_is_over() -> None:
+    answers = [enqueued, says(SILENT)]
+    owner = ours(enqueue=lambda params, payload: answers[len(owner.of("enqueue")) > 1](params, payload))
+    async with client_of(owner) as client:
+        await client.enqueue("jobs/a", 1)
+        with pytest.raises(OwnerUnreachable, match="within 2 s: it is there, but"):
+            await client.enqueue("jobs/a", 2, timeout_s=2.0)
+
+    assert owner.count("enqueue") == 2
+
+
 async def test_a_peers_owner_gets_one_plain_enqueue_for_each_job() -> None:
     owner = peers()
     async with client_of(owner) as client:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -33,24 +35,23 @@ def in_pieces(whole: bytes, cuts: list[int]) -> list[bytes]:
     return [whole[begin:end] for begin, end in zip([0, *ends], [*ends, len(whole)], strict=True)]
 
 
-@given(st.lists(questions), st.lists(st.integers(0, 2000), max_size=12))
-def test_questions_arrive_as_they_were_sent_in_whatever_pieces(sent: list[Question], cuts: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("messages", "encode", "decode"),
+    [(questions, encode_question, decode_question), (answers, encode_answer, decode_answer)],
+    ids=["questions", "answers"],
+)
+@given(data=st.data())
+def test_messages_arrive_as_they_were_sent_in_whatever_pieces(
+    messages: st.SearchStrategy[Any], encode: Callable[..., bytes], decode: Callable[[bytes], Any], data: Any
+) -> None:
+    sent = data.draw(st.lists(messages))
+    cuts = data.draw(st.lists(st.integers(0, 2000), max_size=12))
     decoder = FrameDecoder(MAX_QUESTION_BYTES)
-    whole = b"".join(encode_question(*question) for question in sent)
+    whole = b"".join(encode(*message) for message in sent)
 
     frames = [frame for piece in in_pieces(whole, cuts) for frame in decoder.feed(piece)]
 
-    assert [decode_question(frame) for frame in frames] == sent
-
-
-@given(st.lists(answers), st.lists(st.integers(0, 2000), max_size=12))
-def test_answers_arrive_as_they_were_sent_in_whatever_pieces(sent: list[Answer], cuts: list[int]) -> None:
-    decoder = FrameDecoder(MAX_QUESTION_BYTES)
-    whole = b"".join(encode_answer(*answer) for answer in sent)
-
-    frames = [frame for piece in in_pieces(whole, cuts) for frame in decoder.feed(piece)]
-
-    assert [decode_answer(frame) for frame in frames] == sent
+    assert [decode(frame) for frame in frames] == sent
 
 
 @given(st.binary(max_size=60))

@@ -4,9 +4,11 @@ runs the loop and the session; every method may be called from any thread."""
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import functools
 import os
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -17,6 +19,7 @@ from istos_worker.client.calls import first_try_s
 from istos_worker.client.client import Client
 from istos_worker.client.joining import ids_of
 from istos_worker.client.producer import Token
+from istos_worker.errors import IstosError
 from istos_worker.wire.codec import decode_reply
 from istos_worker.wire.keys import queue_prefix
 from istos_worker.wire.settings import ZenohSettings
@@ -145,7 +148,7 @@ class _WaitingClient(Client):
     ) -> str:
         queue, attachment = queue_prefix(prefix), self._attachment(token)
         batch = Batch(queue, params, attachment, [body], [wf], job_id or new_job_id())
-        silent_s = 0.0
+        begun, silent_s = time.monotonic(), 0.0
         if self._opened()[0].known_dialect(queue) == "extended":
             request = batch.request(sized=False)
             try:
@@ -157,7 +160,7 @@ class _WaitingClient(Client):
                     timeout_s=first_try_s(timeout_s),
                 )
             except TimeoutError:
-                raw, silent_s = None, first_try_s(timeout_s)
+                raw, silent_s = None, time.monotonic() - begun
             if raw is not None:
                 return ids_of(decode_reply(raw))[0]
         return self._patiently(batch, timeout_s, silent_s)
@@ -192,6 +195,8 @@ class _Running:
         future = asyncio.run_coroutine_threadsafe(ask(self._client), self._loop)
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            raise IstosError("this SyncClient was closed while it was asked") from None
         except KeyboardInterrupt:
             future.cancel()
             raise
@@ -206,6 +211,10 @@ class _Running:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
+            if left := asyncio.all_tasks(self._loop):  # somebody waits for each of them
+                for task in left:
+                    task.cancel()
+                self._loop.run_until_complete(asyncio.wait(left))
         finally:
             self._loop.close()
 

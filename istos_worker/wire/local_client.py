@@ -57,6 +57,7 @@ class LocalConnections:
         self._by_name: dict[str, LocalConnection] = {}
         self._watched: dict[str, Handle] = {}
         self._lost: set[str] = set()
+        self._later: dict[str, asyncio.TimerHandle] = {}
         self._looking: set[asyncio.Future[bytes | None]] = set()
         self._is_closed = False
 
@@ -67,7 +68,7 @@ class LocalConnections:
         prefix = prefix_of(key)
         connection = self._by_prefix.get(prefix)
         if connection is None:
-            if prefix in self._lost:
+            if prefix in self._lost and not self._is_closed:
                 self._lost.discard(prefix)
                 self._loop.call_soon_threadsafe(self._look, prefix, attachment)
             return None
@@ -76,6 +77,8 @@ class LocalConnections:
         return None if payload is not None and len(payload) > _MAX_PAYLOAD_BYTES else connection
 
     def _look(self, prefix: str, attachment: bytes | None) -> None:
+        if self._is_closed:
+            return
         looking = self._mesh.ask(verb_key(prefix, "info"), attachment=attachment)
         self._looking.add(looking)
         looking.add_done_callback(partial(self._looked, prefix))
@@ -86,16 +89,29 @@ class LocalConnections:
             self._look_later(prefix, _BUSY_S)
 
     def _look_later(self, prefix: str, after_s: float) -> None:
-        self._loop.call_later(after_s, self._lost.add, prefix)
+        self._cancel_look(prefix)
+        if not self._is_closed:
+            self._later[prefix] = self._loop.call_later(after_s, self._lost.add, prefix)
+
+    def _cancel_look(self, prefix: str) -> None:
+        timer = self._later.pop(prefix, None)
+        if timer is not None:
+            timer.cancel()
+        self._lost.discard(prefix)
 
     async def meet(self, prefix: str, info: bytes) -> None:
         """Connects to where the owner's `info` says that it listens, if that can be reached from here."""
-        name = _offered(info)
+        try:
+            name = decode_reply(info).get("local")
+        except IstosError:  # refused: somebody else's token may be a better one
+            self._look_later(prefix, _BUSY_S)
+            return
         known = self._by_prefix.get(prefix)
         if known is not None and known.name == name and known.is_open:
             return
         self._by_prefix.pop(prefix, None)
-        if name is None:
+        if not isinstance(name, str):
+            self._look_later(prefix, _UNREACHABLE_S)
             return
         try:
             connection = await self._connection(name)
@@ -105,7 +121,7 @@ class LocalConnections:
             log.debug("the owner of %s is asked over the mesh: %s", prefix, failed)
             self._look_later(prefix, _UNREACHABLE_S)
         else:
-            self._lost.discard(prefix)
+            self._cancel_look(prefix)
             self._by_prefix[prefix] = connection
             if prefix not in self._watched:
                 owners = owner_key(prefix, "*")
@@ -146,16 +162,10 @@ class LocalConnections:
         self._is_closed = True
         for watched in self._watched.values():
             watched.undeclare()
+        for prefix in list(self._later):
+            self._cancel_look(prefix)
         for connection in list(self._by_name.values()):
             connection.abort()
-
-
-def _offered(info: bytes) -> str | None:
-    try:
-        name = decode_reply(info).get("local")
-    except IstosError:
-        return None
-    return name if isinstance(name, str) else None
 
 
 class Losses(Protocol):
@@ -184,6 +194,8 @@ class LocalConnection(asyncio.Protocol):
         """And since when; the oldest first."""
         self._waiting: dict[BlockingConnection, str] = {}
         """And for which queue's owner."""
+        self._is_tended = False
+        self._full_until = 0.0
 
     @classmethod
     async def open(cls, name: str, connections: Losses) -> LocalConnection:
@@ -221,40 +233,62 @@ class LocalConnection(asyncio.Protocol):
         if not asked.future.done():
             asked.future.set_exception(TimeoutError())
 
+    @property
+    def takes_threads(self) -> bool:
+        """Whether there is a connection for a thread, or may be: an owner that has enough of them wants no more."""
+        return bool(self._idle) or time.monotonic() >= self._full_until
+
     def ask_and_wait(
         self, key: str, params: str, payload: bytes | None, attachment: bytes | None, timeout_s: float
     ) -> bytes | None:
         """As Session.ask_and_wait. Each thread takes an idle connection, or makes one, and leaves it for the next."""
         prefix, until = prefix_of(key), time.monotonic() + timeout_s
-        reply: bytes | None = None
         connection = self._taken(timeout_s)
+        if connection is None:
+            return None
+        reply: bytes | None = None
+        self._waiting[connection] = prefix
         try:
-            if connection is not None:
-                self._waiting[connection] = prefix
-                reply = connection.ask(key, params, payload, attachment, until)
+            reply = connection.ask(key, params, payload, attachment, until)
         finally:
-            if connection is not None:
-                self._put_back(connection)
+            self._put_back(connection)
             if reply is None:
                 self._connections.lose(self, prefix)
         return reply
 
     def _taken(self, within_s: float) -> BlockingConnection | None:
+        """Raises TimeoutError when the owner is there and does not greet."""
         with contextlib.suppress(IndexError):
             return self._idle.pop()[0]
-        with contextlib.suppress(OSError, FrameError):
+        try:
             return BlockingConnection(self.name, within_s)
-        return None
+        except TimeoutError:
+            raise
+        except (OSError, FrameError) as refused:
+            log.debug("local socket %s takes no more threads: %s", self.name, refused)
+            self._full_until = time.monotonic() + _UNREACHABLE_S
+            return None
 
     def _put_back(self, connection: BlockingConnection) -> None:
         now = time.monotonic()
         self._waiting.pop(connection, None)
         if connection.is_open:
             self._idle.append((connection, now))
-        self._close_idle(since=now - _IDLE_S if self.is_open else now)
+        if not self.is_open:
+            self._close_idle(since=now)
+        elif not self._is_tended:
+            self._is_tended = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and so is everything soon
+                self._loop.call_soon_threadsafe(self._tend)
+
+    def _tend(self) -> None:
+        """Closes the connections of threads that ask no more, or less often."""
+        self._close_idle(since=time.monotonic() - _IDLE_S)
+        self._is_tended = bool(self._idle or self._waiting)
+        if self._is_tended and self.is_open:
+            self._loop.call_later(_IDLE_S, self._tend)
 
     def _close_idle(self, since: float) -> None:
-        """Those of threads that ask no more, or less often."""
         with contextlib.suppress(IndexError):
             while self._idle[0][1] <= since:
                 self._idle.popleft()[0].close()

@@ -42,7 +42,7 @@ class LocalServer:
         self._server: asyncio.Server | None = None
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most = sys.maxsize if descriptors == resource.RLIM_INFINITY else descriptors // 2
-        """Connections. The other descriptors are for the mesh, where everybody else can ask."""
+        """Of descriptors in use; the others are for the mesh, where everybody else can ask."""
 
     async def open(self) -> None:
         """Raises OSError where such sockets are not to be had."""
@@ -57,10 +57,9 @@ class LocalServer:
     def is_open(self) -> bool:
         return self._server is not None
 
-    @property
-    def has_room(self) -> bool:
-        """False too for those who were on their way when it closed."""
-        return self.is_open and len(self._connections) < self._most
+    def has_room_for(self, descriptor: int) -> bool:
+        """False too for those who were on their way when it closed. A new descriptor is the lowest that is free."""
+        return self.is_open and descriptor < self._most
 
     def serve(self, key: str, take: Take) -> None:
         self._takes[key] = take
@@ -140,10 +139,11 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if not self._server.has_room:
+        accepted = transport.get_extra_info("socket")
+        if not self._server.has_room_for(accepted.fileno()):
             self.abort()
             return
-        if not is_same_user(transport.get_extra_info("socket")):
+        if not is_same_user(accepted):
             log.warning("somebody else's process was refused at this owner's local socket")
             self.abort()
             return

@@ -226,7 +226,7 @@ class Session:
     ) -> bytes | None:
         """As `ask`, for threads other than the loop's, which is not involved: no hand-over, and half the CPU."""
         direct = self._direct.to(key, payload, attachment)
-        if direct is not None:
+        if direct is not None and direct.takes_threads:
             return direct.ask_and_wait(key, params, payload, attachment, timeout_s)
         answer, is_answered = _Answer(), threading.Lock()
         is_answered.acquire()

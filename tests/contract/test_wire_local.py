@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from istos_worker.client.sync import SyncClient
-from istos_worker.errors import UnauthorizedError
+from istos_worker.errors import IstosError, UnauthorizedError
 from istos_worker.wire import local_client
 from istos_worker.wire.asking import Incoming
 from istos_worker.wire.auth import TokenAuthorizer
@@ -579,15 +579,55 @@ async def test_a_second_owner_in_a_session_keeps_the_socket_when_the_first_one_s
 async def test_an_owner_keeps_descriptors_for_the_mesh(
     node: Live, heard: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (4, 4))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (4, 4))  # half are in use in any process
+    role = await node.own()
+    client, waiting = await node.client(), SyncClient(node.settings)
+
+    await client.enqueue("jobs/a", 1)
+    await asyncio.to_thread(waiting.enqueue, "jobs/a", 1)
+
+    assert (await role.store.stats())["ready"] == 2
+    assert (heard, accepted()) == ([], 0)
+    await asyncio.to_thread(waiting.close)
+
+
+async def test_threads_for_which_an_owner_has_no_room_ask_over_the_mesh(
+    node: Live, heard: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     await node.own()
-    clients = [await node.client() for _ in range(4)]
+    client = SyncClient(node.settings)
+    await asyncio.to_thread(client.enqueue, "jobs/a", 1)
+    del heard[:]
+    monkeypatch.setattr(local_client, "_IDLE_S", 0.0)
+    monkeypatch.setattr(LocalServer, "has_room_for", lambda server, descriptor: False)
 
-    for client in clients:
-        await client.enqueue("jobs/a", 1)
+    async def is_over_the_mesh() -> bool:
+        del heard[:]
+        await asyncio.to_thread(client.enqueue, "jobs/a", 1)
+        return not heard
 
-    assert heard == ["jobs/a/enqueue"] * 2
-    assert accepted() == 2
+    await until(is_over_the_mesh)
+    assert [await is_over_the_mesh() for _ in range(3)] == [True] * 3
+    await asyncio.to_thread(client.close)
+
+
+async def test_a_waiting_client_that_is_closed_lets_go_of_its_threads(node: Live) -> None:
+    role = await node.own()
+    client = SyncClient(node.settings)
+    await asyncio.to_thread(client.enqueue, "jobs/a", 1)
+    role.unbind()
+    asked = asyncio.create_task(asyncio.to_thread(client.enqueue, "jobs/a", 2, timeout_s=LONG_S))
+
+    async def is_patient() -> bool:
+        running = client._running
+        return running is not None and bool(asyncio.all_tasks(running._loop))
+
+    await until(is_patient)
+    await asyncio.to_thread(client.close)
+
+    with pytest.raises(IstosError, match="closed"):
+        async with asyncio.timeout(LONG_S / 2):
+            await asked
 
 
 async def test_connections_of_threads_that_ask_no_more_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,6 +171,7 @@ class _Running:
 
     def __init__(self, make: Callable[[], Client]) -> None:
         self.pid = os.getpid()
+        self._is_closing = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="istos-sync-client", daemon=True)
         self._thread.start()
@@ -195,13 +196,16 @@ class _Running:
         future = asyncio.run_coroutine_threadsafe(ask(self._client), self._loop)
         try:
             return future.result()
-        except concurrent.futures.CancelledError:
+        except (concurrent.futures.CancelledError, RuntimeError):
+            if not self._is_closing:
+                raise
             raise IstosError("this SyncClient was closed while it was asked") from None
         except KeyboardInterrupt:
             future.cancel()
             raise
 
     def close(self) -> None:
+        self._is_closing = True
         try:
             self.run(lambda client: client.aclose())
         finally:

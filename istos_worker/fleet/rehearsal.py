@@ -13,7 +13,7 @@ import orjson
 
 from istos_worker.serialization import JsonSerializer
 from istos_worker.wire.codec import decode_params
-from istos_worker.wire.local_client import LocalConnection
+from istos_worker.wire.local_connection import LocalConnection
 from istos_worker.wire.local_frames import GREETING, SIZE_BYTES, Question, decode_question, encode_answer
 from istos_worker.worker.consumer import Consumer
 from istos_worker.worker.handlers import Handler, Handlers

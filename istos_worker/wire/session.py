@@ -13,22 +13,21 @@ import contextlib
 import logging
 import os
 import threading
-from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 import zenoh
 
 from istos_worker.errors import IstosError, OwnerUnreachable
 from istos_worker.wire.asking import Incoming
+from istos_worker.wire.handover import Handover
 from istos_worker.wire.keys import prefix_of, verb_key
 from istos_worker.wire.local_client import LocalConnections
 from istos_worker.wire.local_server import LocalServer
 from istos_worker.wire.settings import ZenohSettings
 from istos_worker.wire.threads import few_threads, in_a_thread_of_its_own
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _first_opened_by: int | None = None
@@ -39,33 +38,6 @@ class Handle(Protocol):
     """Something declared on the session; undeclare() is idempotent."""
 
     def undeclare(self) -> None: ...
-
-
-class _Handover(Generic[T]):
-    """A deque from Zenoh's threads to the loop, with at most one wake-up pending."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, take: Callable[[list[T]], None]) -> None:
-        self._loop = loop
-        self._take = take
-        self._items: deque[T] = deque()
-        self._woken = False
-
-    def __call__(self, item: T) -> None:
-        self._items.append(item)
-        if not self._woken:
-            self._woken = True
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to care
-                self._loop.call_soon_threadsafe(self._run)
-
-    def _run(self) -> None:
-        # The flag falls before the items are taken, so an item that comes in between wakes us again.
-        self._woken = False
-        items: list[T] = []
-        with contextlib.suppress(IndexError):
-            while True:
-                items.append(self._items.popleft())
-        if items:
-            self._take(items)
 
 
 class _Query:
@@ -142,7 +114,7 @@ class Session:
     def __init__(self, session: zenoh.Session, loop: asyncio.AbstractEventLoop) -> None:
         self._session = session
         self._loop = loop
-        self._finished: _Handover[_Asked] = _Handover(loop, _settle)
+        self._finished: Handover[_Asked] = Handover(loop, _settle)
         self._direct = LocalConnections(self, loop)
         self._local: LocalServer | None = None
         self._opening_local = asyncio.Lock()
@@ -263,7 +235,7 @@ class Session:
             name = local.name if local is not None and local.is_open else None
             take([_Query(query, key, name) for query in queries])
 
-        handover: _Handover[zenoh.Query] = _Handover(self._loop, take_over)
+        handover: Handover[zenoh.Query] = Handover(self._loop, take_over)
         if local is not None:
             local.serve(key, take)
         served = self._session.declare_queryable(
@@ -275,7 +247,7 @@ class Session:
         self._session.put(key, payload)
 
     def subscribe(self, key: str, take: Callable[[list[bytes]], None]) -> Handle:
-        handover: _Handover[zenoh.Sample] = _Handover(
+        handover: Handover[zenoh.Sample] = Handover(
             self._loop, lambda samples: take([sample.payload.to_bytes() for sample in samples])
         )
         return _Declared(
@@ -288,7 +260,7 @@ class Session:
 
     def watch_tokens(self, key_expr: str, take: Callable[[list[tuple[str, bool]]], None]) -> Handle:
         """`take` gets (key, alive) pairs, those already alive first."""
-        handover: _Handover[zenoh.Sample] = _Handover(
+        handover: Handover[zenoh.Sample] = Handover(
             self._loop,
             lambda samples: take([(str(s.key_expr), s.kind == zenoh.SampleKind.PUT) for s in samples]),
         )

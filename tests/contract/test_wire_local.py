@@ -20,10 +20,11 @@ import pytest
 
 from istos_worker.client.sync import SyncClient
 from istos_worker.errors import IstosError, UnauthorizedError
-from istos_worker.wire import local_client
+from istos_worker.wire import local_client, local_connection
 from istos_worker.wire.asking import Incoming
 from istos_worker.wire.auth import TokenAuthorizer
-from istos_worker.wire.local_client import LocalConnection, LocalConnections
+from istos_worker.wire.local_client import LocalConnections
+from istos_worker.wire.local_connection import LocalConnection
 from istos_worker.wire.local_frames import GREETING, FrameDecoder, FrameError, decode_answer, encode_question
 from istos_worker.wire.local_server import LocalServer
 from istos_worker.wire.local_socket import SWITCH, connected_to
@@ -215,7 +216,7 @@ def test_a_name_from_the_mesh_can_be_nothing_but_one_of_ours(name: str) -> None:
 async def test_whoever_listens_and_does_not_greet_is_told_nothing(
     says: bytes, refused: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_client, "GREETING_S", 0.05)
+    monkeypatch.setattr(local_connection, "GREETING_S", 0.05)
     name = secrets.token_hex(16)
     with socket.socket(socket.AF_UNIX) as impostor:
         impostor.bind(f"\0istos-worker/{name}")
@@ -598,7 +599,7 @@ async def test_threads_for_which_an_owner_has_no_room_ask_over_the_mesh(
     client = SyncClient(node.settings)
     await asyncio.to_thread(client.enqueue, "jobs/a", 1)
     del heard[:]
-    monkeypatch.setattr(local_client, "_IDLE_S", 0.0)
+    monkeypatch.setattr(local_connection, "_IDLE_S", 0.0)
     monkeypatch.setattr(LocalServer, "has_room_for", lambda server, descriptor: False)
 
     async def is_over_the_mesh() -> bool:
@@ -631,7 +632,7 @@ async def test_a_waiting_client_that_is_closed_lets_go_of_its_threads(node: Live
 
 
 async def test_connections_of_threads_that_ask_no_more_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_client, "_IDLE_S", 0.0)
+    monkeypatch.setattr(local_connection, "_IDLE_S", 0.0)
     async with served() as there:
         await asyncio.gather(*(there.ask_and_wait("stats") for _ in range(4)))
 

@@ -7,7 +7,6 @@ import contextlib
 import faulthandler
 import gc
 import os
-import random
 import signal
 import sys
 import traceback
@@ -24,11 +23,10 @@ def be_born(stacks_fd: int) -> Recorder:
     """Called in the forked process with the fleet's signals still blocked; they are recorded from now on."""
     recorder = Recorder()
     recorder.install()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    early.handle_by_default(signal.SIGCHLD)
     faulthandler.register(signal.SIGUSR1, file=stacks_fd, all_threads=True)
     prctl.signal_on_parent_death(PARENT_DIED)
     early.release_signals()
-    random.seed()
     gc.enable()
     return recorder
 

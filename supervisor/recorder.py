@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
+from supervisor.early import handle
+
 PARENT_DIED = signal.SIGURG  # ignored by default: harmless to a process that has no handler yet
 RECORDED = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, PARENT_DIED)
 SWALLOWED = (signal.SIGUSR2, signal.SIGTTIN, signal.SIGTTOU)
@@ -24,7 +26,7 @@ class Recorder:
 
     def install(self) -> None:
         for signum in RECORDED:
-            signal.signal(signum, self._record)
+            handle(signum, self._record)
         swallow_signals(SWALLOWED)
 
     def take(self) -> list[tuple[int, float]]:
@@ -45,7 +47,7 @@ class Recorder:
 def swallow_signals(signums: tuple[int, ...]) -> None:
     """A handler that does nothing, not SIG_IGN: programs this process execs get the default back."""
     for signum in signums:
-        signal.signal(signum, _nothing)
+        handle(signum, _nothing)
 
 
 def _nothing(_signum: int, _frame: FrameType | None) -> None:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
+try:
+    from setproctitle import getproctitle, setproctitle
+except ImportError:  # it does not build in some minimal images, and a title is not worth a failure
+
+    def setproctitle(title: str) -> None:
+        pass
+
+    def getproctitle() -> str:
+        return ""
 
 
 def set_title(name: str, text: str) -> None:
-    # Missing where it does not build (some minimal images): a title is not worth a failure.
-    with contextlib.suppress(ImportError):
-        from setproctitle import setproctitle
-
-        setproctitle(f"{name}: {text}")
+    setproctitle(f"{name}: {text}")
 
 
 def reserve_room() -> None:
     """To be called before much of the environment is changed: a title is written over where it was at the start."""
-    with contextlib.suppress(ImportError):
-        from setproctitle import getproctitle
-
-        getproctitle()
+    getproctitle()
 
 
 def supervisor_title(workers: int, generation: int) -> str:

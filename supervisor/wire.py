@@ -14,8 +14,11 @@ Wire = Mapping[str, Any]
 _CHUNK = 65536
 
 
+_as_json = json.JSONEncoder(separators=(",", ":"), default=str).encode
+
+
 def encode(message: Wire) -> bytes:
-    return json.dumps(message, separators=(",", ":"), default=str).encode() + b"\n"
+    return _as_json(message).encode() + b"\n"
 
 
 class Lines:

@@ -134,7 +134,7 @@ class Zygote:
     def _become_worker(self, order: dict[str, Any], link_fd: int, stacks_fd: int) -> None:
         code = 1
         try:
-            self._link.close()
+            os.close(self._link.detach())
             signal.set_wakeup_fd(-1)
             berth, sock = Berth.from_wire(order["berth"]), socket.socket(fileno=link_fd)
             recorder = be_born(stacks_fd)

@@ -76,6 +76,8 @@ class App(AppCalls):
         self.schedules: list[Schedule] = []
         self.startup_hooks: list[Hook] = []
         self.shutdown_hooks: list[Hook] = []
+        self._made: dict[str, tuple[object, Handlers]] = {}
+        """By queue: what its handlers were made of, and they."""
         self.session: Session | None = None
         """The open session; None outside of `serving()`, `connected()` and worker processes."""
 
@@ -242,20 +244,25 @@ class App(AppCalls):
         return ConsumerOptions() if declared is None else declared.options
 
     def handlers_of(self, prefix: str) -> Handlers:
-        """What runs the jobs of the queue."""
+        """What runs the jobs of the queue. Made again when something was declared since: a zygote makes them, and a
+        worker finds them made."""
+        declared, tasks = self.handlers.get(prefix), self.tasks.get(prefix, {})
+        made_of = (declared, dict(tasks), dict(self.dependency_overrides), tuple(self.middleware))
+        known = self._made.get(prefix)
+        if known is None or known[0] != made_of:
+            known = self._made[prefix] = made_of, self._handlers_made(declared, tasks)
+        return known[1]
+
+    def _handlers_made(self, declared: HandlerDeclaration | None, tasks: dict[str, Task[..., Any]]) -> Handlers:
         from istos_worker.worker import Handler, Handlers
 
-        declared = self.handlers.get(prefix)
         plain = (
             None
             if declared is None
             else Handler.plain(declared.function, overrides=self.dependency_overrides)
         )
-        tasks = {
-            name: task.handler(overrides=self.dependency_overrides)
-            for name, task in self.tasks.get(prefix, {}).items()
-        }
-        return Handlers(plain=plain, tasks=tasks, middleware=tuple(self.middleware))
+        named = {name: task.handler(overrides=self.dependency_overrides) for name, task in tasks.items()}
+        return Handlers(plain=plain, tasks=named, middleware=tuple(self.middleware))
 
     def network(self) -> ZenohSettings:
         """How this app joins the mesh when nobody says otherwise."""

@@ -133,9 +133,9 @@ def serve(
         raise click.UsageError("name a TARGET or at least one --queue PREFIX")
     lines = [line for path in token_files for line in _token_lines(path)]
     served = Served(target=target, queues=queues, tokens=(*tokens, *lines), **options)  # type: ignore[arg-type]
-    from istos_worker.observability.logs import configure_logs
+    from istos_worker.observability.logs import Logs
 
-    with configure_logs(process="owner", level=log_level, format_=log_format):
+    with Logs(level=log_level, format_=log_format).kept("owner"):
         return _serve(served)
 
 

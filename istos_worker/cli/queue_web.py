@@ -76,9 +76,9 @@ def web(
             raise click.UsageError("give --web-token or --web-token-file, not both")
         web_token = read_secret(web_token_file, "--web-token-file")
     guard = _guard(web_listen[0], web_token, allowed)
-    from istos_worker.observability.logs import configure_logs
+    from istos_worker.observability.logs import Logs
 
-    with configure_logs(process="web", level=log_level, format_=log_format):
+    with Logs(level=log_level, format_=log_format).kept("web"):
         try:
             asyncio.run(_run(prefixes, web_listen, guard, read_only, asking))
         except OSError as failed:

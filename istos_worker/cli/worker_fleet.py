@@ -49,10 +49,10 @@ def _placed(plan: Plan, runtime: RuntimeDir, options: Options) -> Plan:
 
 def _run_in(runtime: RuntimeDir, options: Options, plan: Plan, embryo: Embryo | None) -> int:
     from istos_worker.cli.worker_hooks import FleetHooks
-    from istos_worker.observability.logs import configure_logs
+    from istos_worker.observability.logs import Logs
     from supervisor.main import run
 
-    with configure_logs(process="supervisor", **plan.log.named()) as writer, _reloader(options):
+    with Logs(**plan.log.named()).kept("supervisor") as writer, _reloader(options):
         log.info(
             "workers: %d, of %s; %s",
             plan.procs,

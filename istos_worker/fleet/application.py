@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from istos_worker.errors import StorageUnavailableError
+from istos_worker.errors import IstosError, StorageUnavailableError
 from istos_worker.fleet.consumers import Consumption
 from istos_worker.fleet.plan import Plan
 from istos_worker.fleet.target import TargetError, load_apps, loading
@@ -17,7 +17,10 @@ from istos_worker.wire.settings import LOOPBACK, ZenohSettings
 from istos_worker.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
+    import zenoh
+
     from istos_worker.app import App
+    from istos_worker.observability.logs import Logs
     from istos_worker.queue.role import QueueRole
     from istos_worker.storage import Storage
     from istos_worker.wire.session import Session
@@ -27,6 +30,12 @@ DATABASE = "queues.db"
 
 class Application:
     """Before load() it is only a plan."""
+
+    logs: Logs
+    """From prepare() on, as `network`."""
+    network: ZenohSettings
+    """Where workers go to."""
+    config: zenoh.Config | None = None
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -39,6 +48,18 @@ class Application:
             self._check_consumed()
             if self.plan.data is not None:
                 self._owned()
+
+    def prepare(self) -> None:
+        """To be called before workers are forked: makes what is the same in each of them. Whatever a process makes
+        or runs for itself is memory that it does not share, 16 KB for a function that runs once."""
+        from istos_worker.observability.logs import Logs
+        from istos_worker.wire.session import read_config
+        from istos_worker.worker.running import JobLogFilter
+
+        self.logs = Logs(filters=[JobLogFilter()], **self.plan.log.named())
+        self.network = self.worker_network()
+        with contextlib.suppress(IstosError, ValueError):  # a worker will say what is wrong with it
+            self.config = read_config(self.network)
 
     def _check_consumed(self) -> None:
         declared = self._declared_prefixes()

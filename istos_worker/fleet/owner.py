@@ -29,10 +29,10 @@ def main() -> int:
     from istos_worker.fleet.application import Application
     from istos_worker.fleet.loops import run_owner_in_loop
     from istos_worker.fleet.plan import Plan
-    from istos_worker.observability.logs import configure_logs
+    from istos_worker.observability.logs import Logs
 
     application = Application(Plan.take(os.environ))
-    with configure_logs(process="owner", **application.plan.log.named()):
+    with Logs(**application.plan.log.named()).kept("owner"):
         return run_owner_in_loop(_main(link, application))
 
 

@@ -7,7 +7,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Coroutine
-from pathlib import Path
 from typing import Any, assert_never
 
 from istos_worker.errors import IstosError
@@ -18,11 +17,9 @@ from istos_worker.fleet.consumers import Consumers
 from istos_worker.fleet.loops import run_in_loop
 from istos_worker.fleet.plan import Deadlines
 from istos_worker.observability.figures import QueueFigures, write_figures
-from istos_worker.observability.logs import configure_logs
 from istos_worker.wire.session import Session
 from istos_worker.wire.settings import ZenohSettings
 from istos_worker.worker.forked import worker_lives_here
-from istos_worker.worker.running import JobLogFilter
 from istos_worker.worker.settings import new_worker_id
 from supervisor.heap import give_back
 from supervisor.link import WorkerLink
@@ -41,8 +38,7 @@ def live(link: WorkerLink, *, application: Application) -> int:
     os.environ["ISTOS_WORKER_INDEX"] = str(link.slot)
     os.environ["ISTOS_WORKER_COUNT"] = str(link.count)
     os.environ["ISTOS_WORKER_GENERATION"] = str(link.generation)
-    logs = application.plan.log.named()
-    with configure_logs(process=f"worker {link.slot}", filters=[JobLogFilter()], **logs):
+    with application.logs.kept(f"worker {link.slot}"):
         return run_in_loop(_main(link, application))
 
 
@@ -64,6 +60,7 @@ class WorkerProcess:
         self._consumers: Consumers | None = None
         self._session: Session | None = None
         self._is_quiet = False
+        self._opening: asyncio.Task[Session] | None = None
         self._told_to_go = asyncio.Event()
         self._deadline_s: float | None = None
         self._kept: dict[str, QueueFigures] = {}
@@ -84,24 +81,23 @@ class WorkerProcess:
             await session.aclose()
 
     async def _opened_unless_told_to_go(self) -> Session | None:
-        opening = asyncio.create_task(self._open_patiently())
-        going = asyncio.create_task(self._told_to_go.wait())
-        await asyncio.wait((opening, going), return_when=asyncio.FIRST_COMPLETED)
-        going.cancel()
-        if opening.done():
-            return opening.result()
-        opening.cancel()
-        return None
+        self._opening = asyncio.create_task(self._open_patiently())
+        try:
+            return await self._opening
+        except asyncio.CancelledError:
+            if self._told_to_go.is_set():
+                return None
+            raise
 
     async def _open_patiently(self) -> Session:
         """An owner or router that is away is no failure: the process is up, and tries for ever."""
-        settings = self._application.worker_network()
+        network, config = self._application.network, self._application.config
         # Zenoh takes three seconds to find that nobody is there: longer than a user watches a silent log.
-        words = asyncio.get_running_loop().call_later(SILENT_AT_MOST_S, self._still_tries, settings)
+        words = asyncio.get_running_loop().call_later(SILENT_AT_MOST_S, self._still_tries, network)
         pause_s = 0.1
         while True:
             try:
-                return await Session.open(settings)
+                return await Session.open(network, config)
             except IstosError as refused:
                 log.warning("%s; will try again", refused)
                 self._boots_without_owner()
@@ -167,6 +163,8 @@ class WorkerProcess:
             log.info("leaving: %s", reason)
             self._deadline_s = deadline_s
             self._told_to_go.set()
+            if self._opening is not None:
+                self._opening.cancel()
         elif self._consumers is not None:
             # A drain is under way: of two deadlines the earlier one wins.
             self._spawn(self._consumers.drain(deadline_s))
@@ -213,7 +211,7 @@ class WorkerProcess:
         figures = consumers.figures()
         if self._plan.figures is not None and figures != self._kept:
             self._kept = figures
-            write_figures(Path(self._plan.figures), os.getpid(), figures)
+            write_figures(self._plan.figures, os.getpid(), figures)
 
     def _describe(self) -> str:
         labels = [] if self._consumers is None else self._consumers.labels()

@@ -18,7 +18,7 @@ from istos_worker.fleet.consumers import Consumers
 from istos_worker.fleet.owner import owning
 from istos_worker.fleet.plan import Plan
 from istos_worker.fleet.target import LoadRefused
-from istos_worker.observability.logs import configure_logs
+from istos_worker.observability.logs import Logs
 from istos_worker.wire.session import Session
 from istos_worker.worker.running import JobLogFilter
 from istos_worker.worker.settings import new_worker_id
@@ -37,7 +37,7 @@ def run_solo(plan: Plan) -> int:
     if "PYTHONBREAKPOINT" not in os.environ:
         sys.breakpointhook = _debug
     application = Application(plan)
-    with configure_logs(process="solo", filters=[JobLogFilter()], **plan.log.named()):
+    with Logs(filters=[JobLogFilter()], **plan.log.named()).kept("solo"):
         try:
             application.load()
             return asyncio.run(_main(application))

@@ -18,8 +18,11 @@ def main() -> int:
     # All that workers need is imported here, so that they share it (uvloop alone is 3 MB).
     with contextlib.suppress(ImportError):
         import uvloop  # noqa: F401
-    # asyncio would import its threads in each worker.
+    # asyncio would import its threads, and make its policy, in each worker.
+    import asyncio
     import concurrent.futures.thread  # noqa: F401
+
+    asyncio.get_event_loop_policy()
 
     import zenoh
 
@@ -40,9 +43,7 @@ def main() -> int:
             application.load()
         except LoadRefused as refused:
             raise LoadFailed(str(refused)) from refused
-        # For the pages that a first reading writes. What is wrong with it the workers are told too, and can say so.
-        with contextlib.suppress(Exception):
-            zenoh.Config.from_json5(application.worker_network().to_json5())
+        application.prepare()
         try:
             rehearse()
         except Exception:  # it only saves memory: no reason not to start

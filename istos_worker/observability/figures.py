@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 
@@ -35,13 +35,16 @@ _NAMES = frozenset(field.name for field in fields(QueueFigures))
 Figures = Mapping[str, QueueFigures]
 
 
-def write_figures(folder: Path, pid: int, figures: Figures) -> None:
+def write_figures(folder: str, pid: int, figures: Figures) -> None:
     """Never raises for a full or missing folder: a figure is not worth a job."""
-    data = json.dumps({prefix: asdict(one) for prefix, one in figures.items()})
-    temporary = folder / f".{pid}"
-    with contextlib.suppress(OSError):
-        temporary.write_text(data)
-        os.replace(temporary, folder / str(pid))
+    data = json.dumps({prefix: {name: getattr(one, name) for name in _NAMES} for prefix, one in figures.items()})
+    temporary = f"{folder}/.{pid}"
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data.encode())
+        os.replace(temporary, f"{folder}/{pid}")
+    except OSError:
+        pass
 
 
 def read_figures(folder: Path, pid: int) -> dict[str, QueueFigures]:

@@ -43,12 +43,13 @@ _SHOWN_IN_TEXT = ("queue", "job_id", "correlation_id")
 class TextFormatter(logging.Formatter):
     """`2026-11-29T10:00:00.123Z INFO worker 3: text queue=... job_id=...`."""
 
-    def __init__(self, process: str) -> None:
+    process = ""
+
+    def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(process_name)s: %(message)s%(fields)s")
-        self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
-        record.process_name = self._process
+        record.process_name = self.process
         record.fields = ""
         if getattr(record, "job_id", None) is not None:
             known = ((name, getattr(record, name, None)) for name in _SHOWN_IN_TEXT)
@@ -67,16 +68,14 @@ def timestamp(record: logging.LogRecord) -> str:
 class JsonFormatter(logging.Formatter):
     """One JSON object a line, with the record's extra fields; what JSON cannot carry is shown as its repr."""
 
-    def __init__(self, process: str) -> None:
-        super().__init__()
-        self._process = process
+    process = ""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
             "ts": timestamp(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "process": self._process,
+            "process": self.process,
             "pid": record.process,
             "message": _text(record),
         }
@@ -143,8 +142,7 @@ class LineWriter(logging.Handler):
         self._changed = threading.Event()
         self._written = threading.Event()
         self._closing = False
-        self._thread = threading.Thread(target=self._work, name="log-writer", daemon=True)
-        self._has_begun = False
+        self._thread: threading.Thread | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -161,16 +159,17 @@ class LineWriter(logging.Handler):
 
     def _begin(self) -> None:
         """The thread, with the first line: a worker that has nothing to say does without. Logging holds a lock here."""
-        if not self._has_begun:
+        if self._thread is None:
+            thread = threading.Thread(target=self._work, name="log-writer", daemon=True)
             # Where the system has no thread left, the line waits for the next one.
             with contextlib.suppress(RuntimeError):
-                self._thread.start()
-                self._has_begun = True
+                thread.start()
+                self._thread = thread
 
     def flush(self, patience_s: float = _CLOSE_PATIENCE_S) -> None:
         """Waits until all lines are written, at most so long: not at all for a reader that has been asleep longer."""
         deadline = time.monotonic() + patience_s
-        while self._lines and self._thread.is_alive():
+        while self._lines and self._thread is not None and self._thread.is_alive():
             if time.monotonic() > min(deadline, self._writes_since + patience_s):
                 return
             self._written.clear()
@@ -182,7 +181,7 @@ class LineWriter(logging.Handler):
             self.flush()
             self._closing = True
             self._changed.set()
-            if self._has_begun:
+            if self._thread is not None:
                 self._thread.join(0.2)
         super().close()
 
@@ -252,36 +251,45 @@ def _write_some(fd: int, data: memoryview) -> int:
         return 0
 
 
-@contextlib.contextmanager
-def configure_logs(
-    *,
-    process: str,
-    level: str = "info",
-    format_: str = "text",
-    lock: str | None = None,
-    filters: Sequence[logging.Filter] = (),
-) -> Iterator[LineWriter]:
-    """Sends this process's log records to stderr until the end of the block.
+class Logs:
+    """Where the log records of a process go: to stderr, as text or JSON. Made in a process that is to be forked, and
+    kept in each that comes of it.
 
     An application that has configured the root logger keeps its handlers in text mode. In JSON mode those that
     write to stdout or stderr are replaced: every line must parse.
     """
-    writer = LineWriter(2, lock=lock)
-    is_json = format_ == "json"
-    writer.setFormatter((JsonFormatter if is_json else TextFormatter)(process))
-    for each in filters:
-        writer.addFilter(each)
-    carriers = _carriers(is_json=is_json)
-    for logger in carriers:
-        logger.addHandler(writer)
-        logger.setLevel(level.upper())
-    logging.captureWarnings(True)
-    try:
-        yield writer
-    finally:
-        writer.close()
-        for logger in carriers:
-            logger.removeHandler(writer)
+
+    def __init__(
+        self,
+        *,
+        level: str = "info",
+        format_: str = "text",
+        lock: str | None = None,
+        filters: Sequence[logging.Filter] = (),
+    ) -> None:
+        is_json = format_ == "json"
+        self._formatter = JsonFormatter() if is_json else TextFormatter()
+        self._writer = LineWriter(2, lock=lock)
+        self._writer.setFormatter(self._formatter)
+        for each in filters:
+            self._writer.addFilter(each)
+        self._carriers = _carriers(is_json=is_json)
+        for logger in self._carriers:
+            logger.setLevel(level.upper())
+
+    @contextlib.contextmanager
+    def kept(self, process: str) -> Iterator[LineWriter]:
+        """Until the end of the block; `process` is its name in each line."""
+        self._formatter.process = process
+        for logger in self._carriers:
+            logger.addHandler(self._writer)
+        logging.captureWarnings(True)
+        try:
+            yield self._writer
+        finally:
+            self._writer.close()
+            for logger in self._carriers:
+                logger.removeHandler(self._writer)
 
 
 def _carriers(*, is_json: bool) -> list[logging.Logger]:

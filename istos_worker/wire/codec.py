@@ -28,7 +28,8 @@ _quoted_name = lru_cache(maxsize=256)(quote)
 
 def _quoted(value: object) -> str:
     text = ("1" if value else "0") if isinstance(value, bool) else str(value)
-    return text if text.isalnum() and text.isascii() else quote(text)  # most ids and numbers are plain
+    # Most ids and numbers are plain.
+    return text if text.isascii() and text.replace("-", "0").isalnum() else quote(text)
 
 
 def decode_params(text: str) -> dict[str, str]:

@@ -107,6 +107,14 @@ def _settle(asked: list[_Asked]) -> None:
             one.future.set_result(one.raw)
 
 
+def read_config(settings: ZenohSettings) -> zenoh.Config:
+    """Raises IstosError."""
+    try:
+        return zenoh.Config.from_json5(settings.to_json5())
+    except zenoh.ZError as refused:
+        raise IstosError(f"Zenoh does not take this configuration: {refused}") from refused
+
+
 class Session:
     """An open session. Make one with `await Session.open(settings)`, in the process that uses it: a session
     does not survive a fork (ARCHITECTURE.md, decision 4)."""
@@ -120,9 +128,10 @@ class Session:
         self._opening_local = asyncio.Lock()
 
     @classmethod
-    async def open(cls, settings: ZenohSettings) -> Session:
-        """Raises IstosError naming the endpoints when Zenoh cannot open (OwnerUnreachable when a client finds
-        nobody at them), and in a process forked from one that had a session."""
+    async def open(cls, settings: ZenohSettings, config: zenoh.Config | None = None) -> Session:
+        """`config`: what `read_config` made of the settings before. Raises IstosError naming the endpoints when Zenoh
+        cannot open (OwnerUnreachable when a client finds nobody at them), and in a process forked from one that had
+        a session."""
         global _first_opened_by
         if _first_opened_by not in (None, os.getpid()):
             raise IstosError(
@@ -130,10 +139,7 @@ class Session:
                 "open none that works: open the session (App, Client, SyncClient) only after the fork"
             )
         _first_opened_by = os.getpid()
-        try:
-            config = zenoh.Config.from_json5(settings.to_json5())
-        except zenoh.ZError as refused:
-            raise IstosError(f"Zenoh does not take this configuration: {refused}") from refused
+        config = config or read_config(settings)
         try:
             with few_threads():
                 session = await in_a_thread_of_its_own(lambda: zenoh.open(config))
@@ -161,7 +167,7 @@ class Session:
         prefix = prefix_of(key)
         if key == verb_key(prefix, "info"):
             asked = self._ask_mesh(key, params, payload, attachment, timeout_s)
-            return asyncio.ensure_future(self._meet(prefix, asked))
+            return self._loop.create_task(self._meet(prefix, asked))
         direct = self._direct.to(key, payload, attachment)
         if direct is not None:
             return direct.ask(key, params, payload, attachment, timeout_s)

@@ -4,12 +4,12 @@ Zenoh's variable for them; does not import zenoh."""
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -42,20 +42,26 @@ async def in_a_thread_of_its_own(work: Callable[[], T]) -> T:
     """As asyncio.to_thread, but the thread ends with the work: one that has been inside Zenoh keeps a seventh of a
     megabyte. What the work starts waits for a free core. Not a daemon: Python would end it at exit by unwinding it,
     which Zenoh's frames do not survive."""
-    done: concurrent.futures.Future[T] = concurrent.futures.Future()
-    done.set_running_or_notify_cancel()  # from now on whoever waits may leave, but not cancel it
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
 
     def run() -> None:
         _leave_cores_to_others()
+        settle: Callable[[], None]
         try:
-            result = work()
+            settle = partial(done.set_result, work())
         except BaseException as failed:  # whatever it is, it belongs to whoever waits
-            done.set_exception(failed)
-        else:
-            done.set_result(result)
+            settle = partial(done.set_exception, failed)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(_if_awaited, done, settle)
 
     threading.Thread(target=run, name="zenoh-open").start()
-    return await asyncio.wrap_future(done)
+    return await done
+
+
+def _if_awaited(done: asyncio.Future[T], settle: Callable[[], None]) -> None:
+    if not done.done():
+        settle()
 
 
 def _leave_cores_to_others() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -16,7 +15,7 @@ _WORKER_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 def new_worker_id() -> str:
     """Unique per process boot; safe in a key."""
-    return f"{os.getpid()}-{secrets.token_hex(6)}"
+    return f"{os.getpid()}-{os.urandom(6).hex()}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 WRITER = """
 import logging, sys
-from istos_worker.observability.logs import configure_logs
-with configure_logs(process=sys.argv[1], format_="json", lock=sys.argv[2]):
+from istos_worker.observability.logs import Logs
+with Logs(format_="json", lock=sys.argv[2]).kept(sys.argv[1]):
     for number in range(40):
         logging.getLogger("app").warning("%s", sys.argv[1] * (20_000 if number % 2 else 3), extra={"number": number})
 """
@@ -37,7 +37,7 @@ def test_long_lines_of_four_processes_at_once_all_parse(tmp_path: Path) -> None:
 def test_what_json_cannot_carry_is_still_one_line_that_parses() -> None:
     script = """
 import logging
-from istos_worker.observability.logs import configure_logs
+from istos_worker.observability.logs import Logs
 
 class Shy:
     def __repr__(self):
@@ -46,7 +46,7 @@ class Shy:
 deep = []
 for _ in range(3000):
     deep = [deep]
-with configure_logs(process="p", format_="json"):
+with Logs(format_="json").kept("p"):
     log = logging.getLogger("app")
     log.error("odd fields", extra={"shy": Shy(), "deep": deep, "name\\udcff": 1})
     log.error("two\\nlines \\udc80", extra={"odd": {1, 2}, "big": 2**80})
@@ -67,8 +67,8 @@ with configure_logs(process="p", format_="json"):
 def test_a_pipe_that_nobody_reads_blocks_nobody() -> None:
     script = """
 import logging
-from istos_worker.observability.logs import configure_logs
-with configure_logs(process="p"):
+from istos_worker.observability.logs import Logs
+with Logs().kept("p"):
     for _ in range(30_000):
         logging.getLogger("app").warning("x" * 100)
 print("done")
@@ -84,10 +84,10 @@ print("done")
 def test_lines_come_back_whole_when_there_is_room_again(tmp_path: Path) -> None:
     script = """
 import logging, resource
-from istos_worker.observability.logs import configure_logs
+from istos_worker.observability.logs import Logs
 soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 log = logging.getLogger("app")
-with configure_logs(process="p") as writer:
+with Logs().kept("p") as writer:
     log.warning("before")
     writer.flush()
     resource.setrlimit(resource.RLIMIT_FSIZE, (200, hard))
@@ -110,8 +110,8 @@ with configure_logs(process="p") as writer:
 def test_a_process_that_says_nothing_has_no_thread_for_it_and_one_that_does_loses_no_line() -> None:
     script = """
 import logging, threading
-from istos_worker.observability.logs import configure_logs
-with configure_logs(process="p"):
+from istos_worker.observability.logs import Logs
+with Logs().kept("p"):
     print(threading.active_count())
     logging.getLogger("app").warning("first")
 """

@@ -253,7 +253,9 @@ class App(AppCalls):
             known = self._made[prefix] = made_of, self._handlers_made(declared, tasks)
         return known[1]
 
-    def _handlers_made(self, declared: HandlerDeclaration | None, tasks: dict[str, Task[..., Any]]) -> Handlers:
+    def _handlers_made(
+        self, declared: HandlerDeclaration | None, tasks: dict[str, Task[..., Any]]
+    ) -> Handlers:
         from istos_worker.worker import Handler, Handlers
 
         plain = (

@@ -37,7 +37,9 @@ Figures = Mapping[str, QueueFigures]
 
 def write_figures(folder: str, pid: int, figures: Figures) -> None:
     """Never raises for a full or missing folder: a figure is not worth a job."""
-    data = json.dumps({prefix: {name: getattr(one, name) for name in _NAMES} for prefix, one in figures.items()})
+    data = json.dumps(
+        {prefix: {name: getattr(one, name) for name in _NAMES} for prefix, one in figures.items()}
+    )
     temporary = f"{folder}/.{pid}"
     try:
         with open(temporary, "wb") as file:

@@ -276,6 +276,7 @@ class Logs:
         self._carriers = _carriers(is_json=is_json)
         for logger in self._carriers:
             logger.setLevel(level.upper())
+        logging.captureWarnings(True)
 
     @contextlib.contextmanager
     def kept(self, process: str) -> Iterator[LineWriter]:
@@ -283,7 +284,6 @@ class Logs:
         self._formatter.process = process
         for logger in self._carriers:
             logger.addHandler(self._writer)
-        logging.captureWarnings(True)
         try:
             yield self._writer
         finally:

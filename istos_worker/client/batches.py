@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import binascii
-import secrets
+import os
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ BATCH_WEIGHT = MAX_BATCH_BYTES * 7 // 10
 
 
 def new_job_id() -> str:
-    return secrets.token_hex(16)
+    return os.urandom(16).hex()
 
 
 @dataclass(slots=True)

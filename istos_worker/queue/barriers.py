@@ -18,7 +18,7 @@ from istos_worker.queue.bodies import as_json
 from istos_worker.queue.heads import CLOSED, FORMAT, REPORT
 from istos_worker.queue.limits import MAX_CHORD_SIZE, MAX_KEY
 from istos_worker.queue.records import Instant, InvalidChordError
-from istos_worker.queue.timers import Deadlines
+from istos_worker.queue.timers import Deadlines, Horizon
 
 OPEN_HAND_S: Final = 86400.0
 """How long the results of a barrier that a peer closed wait for the closing member's ack, at least."""
@@ -79,7 +79,12 @@ class Barriers:
     __slots__ = ("_by_id", "_by_number", "_drop_row", "_fading", "_numbers", "_put_row", "_ttl_s")
 
     def __init__(
-        self, put_row: Callable[[bytes, bytes], int], drop_row: Callable[[int], None], *, ttl_s: float
+        self,
+        put_row: Callable[[bytes, bytes], int],
+        drop_row: Callable[[int], None],
+        horizon: Horizon,
+        *,
+        ttl_s: float,
     ) -> None:
         self._put_row = put_row
         self._drop_row = drop_row
@@ -87,7 +92,7 @@ class Barriers:
         self._by_id: dict[str, Barrier] = {}
         self._by_number: dict[int, Barrier] = {}
         self._numbers = 0
-        self._fading = Deadlines()
+        self._fading = Deadlines(horizon)
 
     def get(self, chord_id: str) -> Barrier | None:
         return self._by_id.get(chord_id)

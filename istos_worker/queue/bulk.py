@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from istos_worker.queue.records import PARKED, Instant, Job, Parked, Waiter
+from istos_worker.queue.timers import Horizon
 
 if TYPE_CHECKING:
     from istos_worker.queue.endings import DeadLetters
@@ -40,11 +41,12 @@ class _Work:
 class Bulk:
     """`answer` gets the waiter and its BulkDone."""
 
-    __slots__ = ("_answer", "_dead", "_works")
+    __slots__ = ("_answer", "_dead", "_horizon", "_works")
 
-    def __init__(self, dead: DeadLetters, answer: Callable[[Waiter, object], None]) -> None:
+    def __init__(self, dead: DeadLetters, answer: Callable[[Waiter, object], None], horizon: Horizon) -> None:
         self._dead = dead
         self._answer = answer
+        self._horizon = horizon
         self._works: deque[_Work] = deque()
 
     def begin(self, act: Callable[[Job], bool], waiter: Waiter, now: Instant) -> BulkDone | Parked:
@@ -53,6 +55,7 @@ class Bulk:
         if not self._works and self._slice(work):
             return BulkDone(work.count, False)
         self._works.append(work)
+        self._horizon.includes(-math.inf)
         return PARKED
 
     def go_on(self, now: Instant) -> None:

@@ -107,7 +107,7 @@ class Endings:
         self._intake = intake
         self._workflows = workflows
         self.dead = DeadLetters()
-        self.bulk = Bulk(self.dead, ledger.answer)
+        self.bulk = Bulk(self.dead, ledger.answer, ledger.horizon)
 
     def finish(self, job: Job, result: bytes | None, now: Instant, *, advance: bool) -> None:
         """Done. Kept with its result, or forgotten but for its id."""

@@ -267,12 +267,12 @@ class Engine:
     def _set_timer(self) -> None:
         if self._loop is None:
             return
-        due = self._state.next_due()
-        at = math.inf if due is None else self._loop.time() + max(0.0, due - self._clock().mono)
+        due = self._state.due_at
+        if due == math.inf and not self._held:
+            return
+        at = self._loop.time() + max(0.0, due - self._clock().mono)
         if self._held:
             at = min(at, self._held_until)
-        if at == math.inf:
-            return
         if self._timer is not None:
             if self._timer_at <= at:
                 return  # it fires early, finds nothing due, and sets itself anew

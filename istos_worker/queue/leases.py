@@ -23,9 +23,9 @@ class Leases:
         self._endings = endings
         self._parked = parked
         self.holders = Holders()
-        self.timers = Deadlines()
+        self.timers = Deadlines(ledger.horizon)
         """Lease ends of jobs whose holder has no token, by job."""
-        self.graces = Deadlines()
+        self.graces = Deadlines(ledger.horizon)
         """When missing holders are given up, by holder."""
 
     # holding

@@ -26,7 +26,7 @@ from istos_worker.queue.records import (
     QueueSettings,
     Waiter,
 )
-from istos_worker.queue.timers import Deadlines
+from istos_worker.queue.timers import Deadlines, Horizon
 from istos_worker.queue.tombstones import Tombstones
 from istos_worker.storage.protocol import WriteBatch
 
@@ -70,6 +70,7 @@ class Ledger:
         "delays",
         "expiries",
         "fed",
+        "horizon",
         "keepings",
         "new_id",
         "paused",
@@ -95,12 +96,13 @@ class Ledger:
         """Something became ready since the waiting claims were last served."""
         self.woke = False
         """Something became ready in this turn."""
-        self.delays = Deadlines()
-        self.expiries = Deadlines()
-        self.keepings = Deadlines()
+        self.horizon = Horizon()
+        self.delays = Deadlines(self.horizon)
+        self.expiries = Deadlines(self.horizon)
+        self.keepings = Deadlines(self.horizon)
         """When done and cancelled jobs are forgotten."""
-        self.result_waits = ResultWaits()
-        self.tombs = Tombstones(self.put_row, self.drop_row, chosen_ttl_s=settings.result_ttl_s)
+        self.result_waits = ResultWaits(self.horizon)
+        self.tombs = Tombstones(self.put_row, self.drop_row, self.horizon, chosen_ttl_s=settings.result_ttl_s)
         self.totals = Totals()
         self.paused = False
         self.unsent: dict[int, Outgoing] = {}

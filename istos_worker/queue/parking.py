@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from istos_worker.queue.holders import Holder
 from istos_worker.queue.records import ClaimRequest, JobResult, Waiter
-from istos_worker.queue.timers import Deadlines
+from istos_worker.queue.timers import Deadlines, Horizon
 
 
 class ParkedClaim:
@@ -24,9 +24,9 @@ class ParkedClaims:
 
     __slots__ = ("_by_waiter", "_numbers", "_parked", "deadlines", "groups")
 
-    def __init__(self) -> None:
+    def __init__(self, horizon: Horizon) -> None:
         self.groups: dict[frozenset[str] | None, dict[int, ParkedClaim]] = {}
-        self.deadlines = Deadlines()
+        self.deadlines = Deadlines(horizon)
         self._parked: dict[int, ParkedClaim] = {}
         self._by_waiter: dict[int, int] = {}
         self._numbers = 0
@@ -82,8 +82,8 @@ class ResultWaits:
 
     __slots__ = ("_by_job", "_by_waiter", "_numbers", "_waits", "deadlines")
 
-    def __init__(self) -> None:
-        self.deadlines = Deadlines()
+    def __init__(self, horizon: Horizon) -> None:
+        self.deadlines = Deadlines(horizon)
         self._waits: dict[int, tuple[str, Waiter]] = {}
         self._by_job: dict[str, list[int]] = {}
         self._by_waiter: dict[int, int] = {}

@@ -7,6 +7,7 @@ docs/queue.md has the states and the invariants.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from istos_worker.errors import BadRequestError, StorageUnavailableError
@@ -68,7 +69,7 @@ class QueueState:
 
     def __init__(self, settings: QueueSettings, *, random: Callable[[], float] | None = None) -> None:
         ledger = self._ledger = Ledger(settings, random)
-        self._parked = ParkedClaims()
+        self._parked = ParkedClaims(ledger.horizon)
         self._intake = Intake(ledger)
         self._workflows = Workflows(ledger, self._intake)
         self._endings = Endings(ledger, self._intake, self._workflows)
@@ -309,6 +310,15 @@ class QueueState:
 
     def tick(self, now: Instant) -> None:
         """Fires what is due, then serves the claims that wait."""
+        ledger = self._ledger
+        if now.mono >= ledger.horizon.at:
+            self._fire(now)
+            due = self.next_due()
+            ledger.horizon.at = math.inf if due is None else due
+        if ledger.fed and self._parked:
+            self._claims.serve(now)
+
+    def _fire(self, now: Instant) -> None:
         mono = now.mono
         ledger = self._ledger
         self._leases.expire(now)
@@ -321,8 +331,12 @@ class QueueState:
             ledger.answer(waiter, self.result(job_id, now))
         self._workflows.barriers.expire(mono)
         ledger.tombs.expire(mono)
-        if ledger.fed and self._parked:
-            self._claims.serve(now)
+
+    @property
+    def due_at(self) -> float:
+        """Before that time, on the monotonic clock, tick() only serves claims. It may be too early; next_due() is
+        exact, and takes longer."""
+        return self._ledger.horizon.at
 
     def next_due(self) -> float | None:
         """When tick() has something to do, on the monotonic clock."""

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from heapq import heapify, heappop, heappush
+
+
+class Horizon:
+    """Before `at` nothing of many things is due. Dropping one does not move it: it may be too early, never too late."""
+
+    __slots__ = ("at",)
+
+    def __init__(self) -> None:
+        self.at = math.inf
+
+    def includes(self, due: float) -> None:
+        if due < self.at:
+            self.at = due
 
 
 class Deadlines:
@@ -12,9 +26,10 @@ class Deadlines:
     left behind by changes are swept when they outnumber the real ones, so memory follows what is really due.
     """
 
-    __slots__ = ("_due", "_heap")
+    __slots__ = ("_due", "_heap", "_horizon")
 
-    def __init__(self) -> None:
+    def __init__(self, horizon: Horizon) -> None:
+        self._horizon = horizon
         self._due: dict[int, float] = {}
         self._heap: list[tuple[float, int]] = []
 
@@ -30,6 +45,7 @@ class Deadlines:
     def set(self, number: int, due: float) -> None:
         self._due[number] = due
         heappush(self._heap, (due, number))
+        self._horizon.includes(due)
         if len(self._heap) > 2 * len(self._due) + 64:
             self._sweep()
 

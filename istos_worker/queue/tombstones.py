@@ -16,6 +16,7 @@ import orjson
 
 from istos_worker.queue.heads import FORMAT, TOMBSTONES
 from istos_worker.queue.records import Instant
+from istos_worker.queue.timers import Horizon
 
 RANDOM_TTL_S: Final = 600.0
 MAX_RANDOM: Final = 200_000
@@ -48,11 +49,12 @@ class _Shelf:
 
 
 class Tombstones:
-    __slots__ = ("_chosen", "_drop_row", "_fences", "_now", "_put_row", "_random")
+    __slots__ = ("_chosen", "_drop_row", "_fences", "_horizon", "_now", "_put_row", "_random")
 
-    def __init__(self, put_row: PutRow, drop_row: DropRow, *, chosen_ttl_s: float) -> None:
+    def __init__(self, put_row: PutRow, drop_row: DropRow, horizon: Horizon, *, chosen_ttl_s: float) -> None:
         self._put_row = put_row
         self._drop_row = drop_row
+        self._horizon = horizon
         self._fences: dict[str, int] = {}
         self._random = _Shelf(ttl_s=RANDOM_TTL_S, capacity=MAX_RANDOM, is_random=True)
         self._chosen = _Shelf(ttl_s=chosen_ttl_s, capacity=MAX_CHOSEN, is_random=False)
@@ -88,8 +90,7 @@ class Tombstones:
         now, ids = self._now, shelf.fresh
         shelf.fresh = []
         seq = self._put_row(self._head(shelf, ids) if is_read_back else b"", b"")
-        shelf.graves.append(_Grave(now.mono + shelf.ttl_s, seq, ids))
-        shelf.held += len(ids)
+        self._put_down(shelf, _Grave(now.mono + shelf.ttl_s, seq, ids))
         while shelf.held > shelf.capacity and len(shelf.graves) > 1:
             self._forget(shelf)
 
@@ -102,8 +103,12 @@ class Tombstones:
         ids = [str(job_id) for job_id in pairs[::2]]
         self._fences.update(zip(ids, (int(fence) for fence in pairs[1::2]), strict=True))
         left_s = min(shelf.ttl_s, max(0.0, buried_at + shelf.ttl_s - now.wall))
-        shelf.graves.append(_Grave(now.mono + left_s, seq, ids))
-        shelf.held += len(ids)
+        self._put_down(shelf, _Grave(now.mono + left_s, seq, ids))
+
+    def _put_down(self, shelf: _Shelf, grave: _Grave) -> None:
+        shelf.graves.append(grave)
+        shelf.held += len(grave.ids)
+        self._horizon.includes(grave.due + _SLACK_S)
 
     def _forget(self, shelf: _Shelf) -> None:
         grave = shelf.graves.popleft()

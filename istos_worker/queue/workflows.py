@@ -87,7 +87,9 @@ class Workflows:
     def __init__(self, ledger: Ledger, intake: Intake) -> None:
         self._ledger = ledger
         self._intake = intake
-        self.barriers = Barriers(ledger.put_row, ledger.drop_row, ttl_s=ledger.settings.result_ttl_s)
+        self.barriers = Barriers(
+            ledger.put_row, ledger.drop_row, ledger.horizon, ttl_s=ledger.settings.result_ttl_s
+        )
 
     def advance(self, job: Job, result: bytes | None, now: Instant) -> None:
         """The job is done and its holder left what follows to us."""

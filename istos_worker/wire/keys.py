@@ -54,6 +54,10 @@ def verb_key(prefix: str, verb: str) -> str:
     return f"{prefix}/{verb}"
 
 
+INFO_END = "/info"
+"""Of the key of an owner's `info`."""
+
+
 def notify_key(prefix: str) -> str:
     return f"{prefix}/notify"
 

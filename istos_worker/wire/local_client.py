@@ -11,7 +11,7 @@ from typing import Protocol
 from istos_worker.errors import IstosError
 from istos_worker.wire.asking import Asks
 from istos_worker.wire.codec import decode_reply
-from istos_worker.wire.keys import owner_key, prefix_of, verb_key
+from istos_worker.wire.keys import INFO_END, owner_key, prefix_of, verb_key
 from istos_worker.wire.local_connection import LocalConnection
 from istos_worker.wire.local_frames import MAX_QUESTION_BYTES, FrameError
 
@@ -58,7 +58,7 @@ class LocalConnections:
                 self._lost.discard(prefix)
                 self._loop.call_soon_threadsafe(self._look, prefix, attachment)
             return None
-        if "*" in key or key == verb_key(prefix, "info"):
+        if "*" in key or key.endswith(INFO_END):
             return None
         return None if payload is not None and len(payload) > _MAX_PAYLOAD_BYTES else connection
 

@@ -22,7 +22,7 @@ import zenoh
 from istos_worker.errors import IstosError, OwnerUnreachable
 from istos_worker.wire.asking import Incoming
 from istos_worker.wire.handover import Handover
-from istos_worker.wire.keys import prefix_of, verb_key
+from istos_worker.wire.keys import INFO_END, prefix_of
 from istos_worker.wire.local_client import LocalConnections
 from istos_worker.wire.local_server import LocalServer
 from istos_worker.wire.settings import ZenohSettings
@@ -164,10 +164,9 @@ class Session:
         """Sends a query. The future gives the reply, None when nobody answers (no owner, or it died), and
         raises TimeoutError when an owner is there but stays silent for `timeout_s`. After an owner's `info`, which
         may take a second longer for that, what it serves is asked in the shortest way there is."""
-        prefix = prefix_of(key)
-        if key == verb_key(prefix, "info"):
+        if key.endswith(INFO_END):
             asked = self._ask_mesh(key, params, payload, attachment, timeout_s)
-            return self._loop.create_task(self._meet(prefix, asked))
+            return self._loop.create_task(self._meet(prefix_of(key), asked))
         direct = self._direct.to(key, payload, attachment)
         if direct is not None:
             return direct.ask(key, params, payload, attachment, timeout_s)

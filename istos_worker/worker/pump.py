@@ -192,7 +192,10 @@ class SettlePump:
             self._numbers.unanswered = False
         self._most = _MAX_BATCH
         self._outbox.confirmed(batch, reply.get("outcomes") or [{"ok": True}] * len(batch))
-        self._accept(reply.get("jobs") or ())
+        jobs = reply.get("jobs")
+        if jobs:
+            self._accept(jobs)
+            await asyncio.sleep(0)  # they start before anything else is planned
 
     def _isolate(self, batch: list[Entry], refused: IstosError) -> None:
         """One outcome of many may be what the owner refuses: they then go one by one."""

@@ -472,7 +472,7 @@ class Queue(RuleBasedStateMachine):
         if not hasattr(self, "model"):
             return
         due = self.state.next_due()
-        assert due is None or due > self.mono - 1.5
+        assert due is None or self.state.due_at <= due > self.mono - 1.5
 
     # helpers
 

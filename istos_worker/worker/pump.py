@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 from typing import Any
 
 import orjson
@@ -69,7 +70,9 @@ class SettlePump:
         self._static = encode_params(static)
         self._wake = asyncio.Event()
         self._parked: asyncio.Future[bytes | None] | None = None
-        self._lost: OwnerLost | None = None
+        self._settling: asyncio.Future[bytes | None] | None = None
+        self._failure: Exception | None = None
+        """Of a reply: what ends `run`."""
         self._ripe = False
         self._ripening: asyncio.TimerHandle | None = None
         self._most = _MAX_BATCH
@@ -79,7 +82,7 @@ class SettlePump:
 
     async def run(self) -> None:
         """Until the drain is complete. Raises OwnerLost; outcomes and an unanswered claim are then kept."""
-        self._lost = None
+        self._failure = None
         try:
             await self._begin()
             while not self._is_finished():
@@ -91,6 +94,9 @@ class SettlePump:
                 await self._act()
         finally:
             self._stop_ripening()
+            if self._settling is not None:
+                self._settling.cancel()
+                self._settling = None
 
     def _is_finished(self) -> bool:
         return (
@@ -102,8 +108,10 @@ class SettlePump:
         )
 
     def _is_due(self) -> bool:
-        if self._lost is not None:
+        if self._failure is not None:
             return True
+        if self._settling is not None:
+            return False
         if len(self._outbox):
             return self._outcomes_due()
         if self._parked is not None:
@@ -152,19 +160,19 @@ class SettlePump:
         self._wake.set()
 
     async def _act(self) -> None:
-        if self._lost is not None:
-            lost, self._lost = self._lost, None
-            raise lost
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
         if self._parked is not None and not self._gate.open:
             await self._withdraw()
         elif len(self._outbox):
-            await self._exchange()
+            self._exchange()
         elif self._gate.open:
             self._park()
         else:  # the reply to a claim was lost: only asking again tells whether it brought jobs
             await self._ask_again()
 
-    async def _exchange(self) -> None:
+    def _exchange(self) -> None:
         batch = self._outbox.next_batch(self._most)
         try:
             payload = orjson.dumps(
@@ -181,21 +189,34 @@ class SettlePump:
         # one trip less for every batch of a live producer.
         hold_s = _HOLD_S if self._slots.idle else 0.0
         params = self._claim_params(claims, hold_s) if claims else self._static
+        self._settling = self._link.send("settle", params, payload=payload)
+        self._settling.add_done_callback(partial(self._on_settled, batch, claims))
+
+    def _on_settled(self, batch: list[Entry], claims: int, asked: asyncio.Future[bytes | None]) -> None:
+        if asked is not self._settling:  # nobody waits for it any more
+            return
+        self._settling = None
         try:
-            reply = await self._link.ask("settle", params, payload=payload)
+            reply = self._reply_to(asked)
+            if claims:
+                self._numbers.unanswered = False
+            self._most = _MAX_BATCH
+            self._outbox.confirmed(batch, reply.get("outcomes") or [{"ok": True}] * len(batch))
+            self._accept(reply.get("jobs") or ())
         except (BadRequestError, PayloadTooLargeError) as refused:
             self._isolate(batch, refused)
-            return
         except IstosError as refused:
-            raise refusal(refused) from refused
-        if claims:
-            self._numbers.unanswered = False
-        self._most = _MAX_BATCH
-        self._outbox.confirmed(batch, reply.get("outcomes") or [{"ok": True}] * len(batch))
-        jobs = reply.get("jobs")
-        if jobs:
-            self._accept(jobs)
-            await asyncio.sleep(0)  # they start before anything else is planned
+            self._failure = refusal(refused)
+        except Exception as failure:
+            self._failure = failure
+        finally:
+            self._wake.set()  # after the jobs: they start first
+
+    def _reply_to(self, asked: asyncio.Future[bytes | None]) -> dict[str, Any]:
+        """Raises OwnerLost, or the IstosError that the owner answers with."""
+        if asked.cancelled() or asked.exception() is not None:
+            raise OwnerLost(f"the owner of {self._settings.prefix!r} does not answer")
+        return self._link.read(asked.result())
 
     def _isolate(self, batch: list[Entry], refused: IstosError) -> None:
         """One outcome of many may be what the owner refuses: they then go one by one."""
@@ -218,24 +239,17 @@ class SettlePump:
     def _on_claimed(self, asked: asyncio.Future[bytes | None]) -> None:
         self._parked = None
         try:
-            self._take_claimed(asked)
-        finally:
-            self._wake.set()  # after the jobs: they start first
-
-    def _take_claimed(self, asked: asyncio.Future[bytes | None]) -> None:
-        if asked.cancelled():
-            return
-        try:
-            if asked.exception() is not None:
-                raise OwnerLost(f"the owner of {self._settings.prefix!r} does not answer")
-            reply = self._link.read(asked.result())
-        except OwnerLost as lost:
-            self._lost = lost
-        except IstosError as refused:
-            self._lost = refusal(refused)
-        else:
+            if asked.cancelled():
+                return
+            reply = self._reply_to(asked)
             self._numbers.unanswered = False
             self._accept(reply.get("jobs") or ())
+        except IstosError as refused:
+            self._failure = refusal(refused)
+        except Exception as failure:
+            self._failure = failure
+        finally:
+            self._wake.set()  # after the jobs: they start first
 
     async def _withdraw(self) -> None:
         """Ends the parked claim by an empty one; `_on_claimed` takes what it brings."""
@@ -257,7 +271,7 @@ class SettlePump:
         if self._parked is parked:
             parked.remove_done_callback(self._on_claimed)
             self._parked = None
-        if self._lost is None:
+        if self._failure is None:
             self._numbers.superseded()
 
     async def _ask_again(self) -> None:

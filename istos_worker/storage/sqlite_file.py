@@ -101,6 +101,7 @@ class SQLiteFile:
         db = self._connect()
         try:
             schema.prepare_connection(db)
+            _lay_out(f"{self.path}-wal")
             for name in self._numbers:
                 self._numbers[name] = schema.queue_number(db, name)
         except BaseException:
@@ -199,6 +200,16 @@ def _identity(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def _lay_out(log: str) -> None:
+    """Gives the log all its blocks, in zeros, which are no part of it: a sync of the first commits then has no file
+    size to write either, which takes as long as their bytes. Not where room is scarce."""
+    with contextlib.suppress(OSError), open(log, "ab", buffering=0) as file:
+        missing, room = schema.LOG_BYTES - file.tell(), os.fstatvfs(file.fileno())
+        if missing > 0 and room.f_bavail * room.f_frsize > 16 * missing:
+            file.write(bytes(missing))
+            os.fsync(file.fileno())
 
 
 def _make_folder(folder: str) -> None:

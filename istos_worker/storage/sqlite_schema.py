@@ -24,6 +24,9 @@ SCHEMA_VERSION = 1
 APPLICATION_ID = 0x6973_746F  # "isto"
 INLINE_BODY_BYTES = 2048
 LINES_PER_STATEMENT = 1024
+LOG_PAGES = 1000
+LOG_BYTES = 32 + LOG_PAGES * (24 + 4096)
+"""Of the write-ahead log, before it is moved into the file (https://sqlite.org/fileformat.html#the_write_ahead_log)."""
 
 _PUT, _HEAD, _FORGET, _PUT_LONG, _NOTE, _NO_NOTE, _NOTHING = range(7)
 
@@ -74,10 +77,10 @@ def prepare_connection(db: sqlite3.Connection) -> None:
         "recursive_triggers = ON",  # so that REPLACE also drops a long body
         "secure_delete = OFF",
         "cache_size = -4000",
-        # Every 1,000 pages the writer moves its log into the file (some 8 ms when all of them differ, 1 ms when
+        # Every LOG_PAGES the writer moves its log into the file (some 8 ms when all of them differ, 1 ms when
         # it is few jobs' pages again and again) and begins the log anew, over the same blocks: a sync then has no
         # file size to write. A log grown beyond the limit, by a long reader or by long bodies, is cut.
-        "wal_autocheckpoint = 1000",
+        f"wal_autocheckpoint = {LOG_PAGES}",
         "journal_size_limit = 16777216",
     ):
         db.execute(f"PRAGMA {setting}")

@@ -22,6 +22,7 @@ from istos_worker.storage.sqlite import SQLiteStorage
 from istos_worker.storage.sqlite_file import SQLiteFile
 from istos_worker.storage.sqlite_schema import (
     LINES_PER_STATEMENT,
+    LOG_BYTES,
     batch_lines,
     batch_statements,
     statements,
@@ -92,7 +93,17 @@ async def test_a_changed_head_does_not_rewrite_a_long_body(storage: SQLiteStorag
 
     await queue.commit(WriteBatch(rows=[(1, b"{}", None)]))
 
-    assert path.with_name("queues.db-wal").stat().st_size < 50_000
+    assert path.with_name("queues.db-wal").stat().st_size < LOG_BYTES + 50_000 < 5_000_000
+
+
+async def test_the_log_has_its_blocks_before_the_first_job(storage: SQLiteStorage, path: Path) -> None:
+    queue = await storage.open_queue("q")
+    laid_out = path.with_name("queues.db-wal").stat().st_size
+
+    for seq in range(1, 100):
+        await queue.commit(rows(seq))
+
+    assert path.with_name("queues.db-wal").stat().st_size == laid_out == LOG_BYTES
 
 
 async def test_the_log_does_not_grow_without_bound(storage: SQLiteStorage, path: Path) -> None:

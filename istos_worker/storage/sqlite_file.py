@@ -9,13 +9,17 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from istos_worker.errors import StorageUnavailableError
 from istos_worker.storage import sqlite_schema as schema
 from istos_worker.storage.ownership import OwnerLock
 from istos_worker.storage.protocol import WriteBatch
 
+T = TypeVar("T")
+
+_FAILURES = (schema.WrongSchema, sqlite3.Error, OSError)
 _READ_ONLY = "the file or its folder is read-only for this user"
 
 
@@ -31,33 +35,36 @@ class SQLiteFile:
         self._numbers: dict[str, int] = {}
 
     def open_queue(self, name: str) -> None:
-        with self._usable() as db:
+        def open_in(db: sqlite3.Connection) -> None:
             self._numbers[name] = schema.queue_number(db, name)
 
+        self._do(open_in)
+
     def notes(self, name: str) -> dict[str, bytes]:
-        with self._usable() as db:
-            return schema.select_notes(db, self._numbers[name])
+        return self._do(lambda db: schema.select_notes(db, self._numbers[name]))
 
     def write(self, batches: Sequence[tuple[str, WriteBatch]]) -> None:
         """All batches, of queues that are open, in one transaction, synced."""
-        with self._usable() as db:
-            prepared = [
-                statement
-                for name, batch in batches
-                for statement in schema.batch_statements(self._numbers[name], batch)
-            ]
-            if len(prepared) == 1:  # a transaction of its own, and the only wait for the GIL
-                db.execute(*prepared[0])
+        statements = [
+            statement
+            for name, batch in batches
+            for statement in schema.batch_statements(self._numbers[name], batch)
+        ]
+
+        def write_in(db: sqlite3.Connection) -> None:
+            if len(statements) == 1:  # a transaction of its own, and the only wait for the GIL
+                db.execute(*statements[0])
                 return
             db.execute("BEGIN IMMEDIATE")
-            for sql, values in prepared:
+            for sql, values in statements:
                 db.execute(sql, values)
             db.execute("COMMIT")
 
+        self._do(write_in)
+
     def heal(self) -> None:
         """Opens the file again if need be."""
-        with self._usable():
-            pass
+        self._do(lambda db: None)
 
     @contextlib.contextmanager
     def reading(self, name: str) -> Iterator[sqlite3.Cursor]:
@@ -79,19 +86,21 @@ class SQLiteFile:
         self._disconnect()
         self._lock.release()
 
-    @contextlib.contextmanager
-    def _usable(self) -> Iterator[sqlite3.Connection]:
-        with self.told():
+    def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """No context managers here: after the wait for a sync each function is slow."""
+        try:
             self._check_still_there()
             db = self._db or self._open()
             try:
-                yield db
+                return work(db)
             except BaseException as error:
                 if not _is_busy(error) or db.in_transaction:
                     # Not only a rollback: where a sync failed, the log may hold the whole batch, and would bring
                     # it back after a crash. Closing cuts the log to what was reported as written.
                     self._disconnect()
                 raise
+        except _FAILURES as failure:
+            raise self._in_words(failure) from failure
 
     def _open(self) -> sqlite3.Connection:
         if self._identity is None:
@@ -152,16 +161,18 @@ class SQLiteFile:
         """Turns what SQLite and the system raise into StorageUnavailableError."""
         try:
             yield
-        except schema.WrongSchema as error:
-            raise StorageUnavailableError(f"sqlite file {self.path} cannot be used: {error}") from None
-        except sqlite3.Error as error:
-            raise StorageUnavailableError(
-                f"sqlite file {self.path}: {_reason(error, self.path, self._busy_timeout_s)}"
-            ) from error
-        except OSError as error:
-            raise StorageUnavailableError(
-                f"sqlite file {self.path}: {error.strerror or error} ({error.filename or 'file'})"
-            ) from error
+        except _FAILURES as failure:
+            raise self._in_words(failure) from failure
+
+    def _in_words(self, failure: Exception) -> StorageUnavailableError:
+        match failure:
+            case sqlite3.Error():
+                reason = f": {_reason(failure, self.path, self._busy_timeout_s)}"
+            case OSError():
+                reason = f": {failure.strerror or failure} ({failure.filename or 'file'})"
+            case _:
+                reason = f" cannot be used: {failure}"
+        return StorageUnavailableError(f"sqlite file {self.path}{reason}")
 
 
 def _is_busy(error: BaseException) -> bool:

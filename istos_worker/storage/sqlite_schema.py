@@ -13,7 +13,7 @@ statement, one wait.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache, partial
 
 import orjson
@@ -62,6 +62,9 @@ CREATE TEMP TRIGGER line_rare_{{n}} INSTEAD OF INSERT ON batch_{{n}} WHEN new.op
         DELETE FROM notes WHERE new.op = {_NO_NOTE} AND queue = {{n}} AND name = new.head;
     END;
 """
+
+
+Statement = tuple[str, list[object]]
 
 
 class WrongSchema(Exception):  # noqa: N818 - a finding about the file
@@ -152,7 +155,7 @@ def select_rows(db: sqlite3.Connection, number: int) -> sqlite3.Cursor:
     )
 
 
-def batch_statements(number: int, batch: WriteBatch) -> Iterator[tuple[str, list[object]]]:
+def batch_statements(number: int, batch: WriteBatch) -> list[Statement]:
     """The statements, mostly one, that write the batch in order."""
     values = _short_puts(batch)
     if values is None:
@@ -191,22 +194,22 @@ def batch_lines(batch: WriteBatch) -> list[object]:
     return lines
 
 
-def statements(number: int, lines: list[object]) -> Iterator[tuple[str, list[object]]]:
+def statements(number: int, lines: list[object]) -> list[Statement]:
     """The statements, mostly one, that write the lines in order."""
     return _in_parts(lines, partial(_insert_lines, number), [_NOTHING, None, None, None])
 
 
-def _in_parts(
-    values: list[object], sql_of: Callable[[int], str], padding: list[object]
-) -> Iterator[tuple[str, list[object]]]:
+def _in_parts(values: list[object], sql_of: Callable[[int], str], padding: list[object]) -> list[Statement]:
     """The values are flat, each row as wide as the padding."""
     width = len(padding)
     step = width * LINES_PER_STATEMENT
+    parts: list[Statement] = []
     for start in range(0, len(values), step):
         part = values if len(values) <= step else values[start : start + step]
         count = len(part) // width
         size = _statement_size(count)
-        yield sql_of(size), part + padding * (size - count) if size > count else part
+        parts.append((sql_of(size), part + padding * (size - count) if size > count else part))
+    return parts
 
 
 def _statement_size(count: int) -> int:

@@ -141,7 +141,7 @@ class LineWriter(logging.Handler):
         """When the line that is being written was begun."""
         self._changed = threading.Event()
         self._written = threading.Event()
-        self._closing = False
+        self._is_ended = False
         self._thread: threading.Thread | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -177,16 +177,20 @@ class LineWriter(logging.Handler):
             self._written.wait(0.05)
 
     def close(self) -> None:
-        if not self._closing:
-            self.flush()
-            self._closing = True
-            self._changed.set()
-            if self._thread is not None:
-                self._thread.join(0.2)
+        """To logging this is its end; but an application that configures logging anew has every handler closed, also
+        those that stay attached, and they still have to write."""
+        self.flush()
         super().close()
 
+    def end(self) -> None:
+        self.close()
+        self._is_ended = True
+        self._changed.set()
+        if self._thread is not None:
+            self._thread.join(0.2)
+
     def _work(self) -> None:
-        while not self._closing or self._lines:
+        while not self._is_ended or self._lines:
             self._changed.wait()
             self._changed.clear()
             while self._lines:
@@ -287,7 +291,7 @@ class Logs:
         try:
             yield self._writer
         finally:
-            self._writer.close()
+            self._writer.end()
             for logger in self._carriers:
                 logger.removeHandler(self._writer)
 

@@ -118,3 +118,18 @@ with Logs().kept("p"):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "1\n"
     assert done.stderr.endswith("WARNING p: first\n")
+
+
+def test_an_application_that_configures_logging_anew_does_not_silence_the_process() -> None:
+    script = """
+import logging, logging.config
+from istos_worker.observability.logs import Logs
+with Logs().kept("p") as writer:
+    logging.getLogger("app").warning("before")
+    writer.flush()
+    own = {"version": 1, "disable_existing_loggers": False, "loggers": {"app": {"level": "INFO"}}}
+    logging.config.dictConfig(own)
+    logging.getLogger("app").info("after")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert [line.partition(" p: ")[2] for line in done.stderr.splitlines()] == ["before", "after"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import operator
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -76,7 +77,7 @@ class App(AppCalls):
         self.schedules: list[Schedule] = []
         self.startup_hooks: list[Hook] = []
         self.shutdown_hooks: list[Hook] = []
-        self._made: dict[str, tuple[object, Handlers]] = {}
+        self._made: dict[str, tuple[list[object], Handlers]] = {}
         """By queue: what its handlers were made of, and they."""
         self.session: Session | None = None
         """The open session; None outside of `serving()`, `connected()` and worker processes."""
@@ -247,11 +248,13 @@ class App(AppCalls):
         """What runs the jobs of the queue. Made again when something was declared since: a zygote makes them, and a
         worker finds them made."""
         declared, tasks = self.handlers.get(prefix), self.tasks.get(prefix, {})
-        made_of = (declared, dict(tasks), dict(self.dependency_overrides), tuple(self.middleware))
-        known = self._made.get(prefix)
-        if known is None or known[0] != made_of:
-            known = self._made[prefix] = made_of, self._handlers_made(declared, tasks)
-        return known[1]
+        overrides = self.dependency_overrides
+        made_of: list[object] = [declared, *tasks.values(), *overrides, *overrides.values(), *self.middleware]
+        known_of, known = self._made.get(prefix, ([], None))
+        if known is None or len(known_of) != len(made_of) or not all(map(operator.is_, known_of, made_of)):
+            known = self._handlers_made(declared, tasks)
+            self._made[prefix] = made_of, known
+        return known
 
     def _handlers_made(
         self, declared: HandlerDeclaration | None, tasks: dict[str, Task[..., Any]]

@@ -156,9 +156,6 @@ class Barriers:
             for seq in (*barrier.rows, barrier.closed_row):
                 self._drop_row(seq)
 
-    def next_due(self) -> float | None:
-        return self._fading.next_due()
-
     # reading back
 
     def load_report(self, fields: list[Any], seq: int, body: bytes) -> None:

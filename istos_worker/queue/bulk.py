@@ -47,6 +47,7 @@ class Bulk:
         self._dead = dead
         self._answer = answer
         self._horizon = horizon
+        horizon.watches(self.next_due)
         self._works: deque[_Work] = deque()
 
     def begin(self, act: Callable[[Job], bool], waiter: Waiter, now: Instant) -> BulkDone | Parked:

@@ -7,7 +7,6 @@ docs/queue.md has the states and the invariants.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 from istos_worker.errors import BadRequestError, StorageUnavailableError
@@ -313,8 +312,7 @@ class QueueState:
         ledger = self._ledger
         if now.mono >= ledger.horizon.at:
             self._fire(now)
-            due = self.next_due()
-            ledger.horizon.at = math.inf if due is None else due
+            ledger.horizon.renew()
         if ledger.fed and self._parked:
             self._claims.serve(now)
 
@@ -340,20 +338,7 @@ class QueueState:
 
     def next_due(self) -> float | None:
         """When tick() has something to do, on the monotonic clock."""
-        ledger = self._ledger
-        dues = (
-            self._leases.timers.next_due(),
-            self._leases.graces.next_due(),
-            ledger.delays.next_due(),
-            ledger.expiries.next_due(),
-            ledger.keepings.next_due(),
-            self._parked.deadlines.next_due(),
-            ledger.result_waits.deadlines.next_due(),
-            self._workflows.barriers.next_due(),
-            ledger.tombs.next_due(),
-            self._endings.bulk.next_due(),
-        )
-        return min((due for due in dues if due is not None), default=None)
+        return self._ledger.horizon.next_due()
 
     def is_somebody_told(self) -> bool:
         return self._ledger.is_somebody_told()

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
+
+NextDue = Callable[[], float | None]
 
 
 class Horizon:
     """Before `at` nothing of many things is due. Dropping one does not move it: it may be too early, never too late."""
 
-    __slots__ = ("at",)
+    __slots__ = ("_watched", "at")
 
     def __init__(self) -> None:
         self.at = math.inf
+        self._watched: list[NextDue] = []
+
+    def watches(self, next_due: NextDue) -> None:
+        """Whoever is watched says so, and `includes` each due time that it sets from then on."""
+        self._watched.append(next_due)
 
     def includes(self, due: float) -> None:
         if due < self.at:
             self.at = due
+
+    def next_due(self) -> float | None:
+        return min((due for next_due in self._watched if (due := next_due()) is not None), default=None)
+
+    def renew(self) -> None:
+        due = self.next_due()
+        self.at = math.inf if due is None else due
 
 
 class Deadlines:
@@ -30,6 +45,7 @@ class Deadlines:
 
     def __init__(self, horizon: Horizon) -> None:
         self._horizon = horizon
+        horizon.watches(self.next_due)
         self._due: dict[int, float] = {}
         self._heap: list[tuple[float, int]] = []
 

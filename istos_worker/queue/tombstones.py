@@ -55,6 +55,7 @@ class Tombstones:
         self._put_row = put_row
         self._drop_row = drop_row
         self._horizon = horizon
+        horizon.watches(self.next_due)
         self._fences: dict[str, int] = {}
         self._random = _Shelf(ttl_s=RANDOM_TTL_S, capacity=MAX_RANDOM, is_random=True)
         self._chosen = _Shelf(ttl_s=chosen_ttl_s, capacity=MAX_CHOSEN, is_random=False)

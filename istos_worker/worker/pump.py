@@ -205,12 +205,13 @@ class SettlePump:
             self._accept(reply.get("jobs") or ())
         except (BadRequestError, PayloadTooLargeError) as refused:
             self._isolate(batch, refused)
-        except IstosError as refused:
-            self._failure = refusal(refused)
         except Exception as failure:
-            self._failure = failure
+            self._failed(failure)
         finally:
             self._wake.set()  # after the jobs: they start first
+
+    def _failed(self, failure: Exception) -> None:
+        self._failure = refusal(failure) if isinstance(failure, IstosError) else failure
 
     def _reply_to(self, asked: asyncio.Future[bytes | None]) -> dict[str, Any]:
         """Raises OwnerLost, or the IstosError that the owner answers with."""
@@ -244,10 +245,8 @@ class SettlePump:
             reply = self._reply_to(asked)
             self._numbers.unanswered = False
             self._accept(reply.get("jobs") or ())
-        except IstosError as refused:
-            self._failure = refusal(refused)
         except Exception as failure:
-            self._failure = failure
+            self._failed(failure)
         finally:
             self._wake.set()  # after the jobs: they start first
 

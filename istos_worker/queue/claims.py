@@ -117,7 +117,7 @@ class Claims:
         self.parked.leave(parked)
         if holder is not None and request.seq is not None:
             holder.last_seq, holder.granted = request.seq, deliveries
-        self._ledger.answer(parked.waiter, deliveries)
+        self._ledger.hand_out(parked.waiter, deliveries)
         return True
 
     def expire(self, now: Instant) -> None:

@@ -17,9 +17,15 @@ from collections.abc import Callable, Sequence
 
 from istos_worker.errors import IstosError, StorageUnavailableError
 from istos_worker.queue.collector import SparedCollector
-from istos_worker.queue.operation import Operation, is_parked, outlives_failure, tell_failure
+from istos_worker.queue.operation import (
+    Operation,
+    is_parked,
+    only_brings_jobs,
+    outlives_failure,
+    tell_failure,
+)
 from istos_worker.queue.outage import MediumOutage
-from istos_worker.queue.records import Effects, Instant, QueueSettings
+from istos_worker.queue.records import Effects, HandedOut, Instant, QueueSettings
 from istos_worker.queue.state import QueueState
 from istos_worker.storage.protocol import QueueMedium, Storage, WriteBatch
 
@@ -165,6 +171,8 @@ class Engine:
             self._set_timer()
             return
         self._held = []
+        if applied and all(map(only_brings_jobs, applied)):
+            self._hand_out(self._state.take_early())
         try:
             effects = self._state.take_effects(with_writes=not self._skips_commits)
             is_written = not effects.writes or self._commit_now(effects.writes)
@@ -245,7 +253,8 @@ class Engine:
         for operation in applied:
             if is_parked(operation):
                 self._carefully(operation.done)
-        for waiter, answer in effects.answers:  # before the replies: a start waits for them
+        self._hand_out(effects.handed_out)  # before the replies: a start waits for it
+        for waiter, answer in effects.answers:
             self._carefully(waiter.deliver, answer)
         for operation in applied:
             if not is_parked(operation):
@@ -255,6 +264,10 @@ class Engine:
                 self.on_effects(effects)
             except Exception:
                 log.exception("queue %s: effects could not be carried out", self.name)
+
+    def _hand_out(self, handed_out: Sequence[HandedOut]) -> None:
+        for waiter, deliveries in handed_out:
+            self._carefully(waiter.deliver, deliveries)
 
     def _carefully(self, answer: Callable[..., None], *words: object) -> None:
         try:

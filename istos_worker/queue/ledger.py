@@ -17,7 +17,9 @@ from istos_worker.queue.ready import ReadyOrder
 from istos_worker.queue.records import (
     LEASED,
     READY,
+    Delivery,
     Effects,
+    HandedOut,
     Instant,
     Job,
     JobResult,
@@ -58,6 +60,7 @@ class Ledger:
         "_fence",
         "_fence_reserved",
         "_gone",
+        "_handed_out",
         "_notes",
         "_orders",
         "_outgoing",
@@ -117,6 +120,7 @@ class Ledger:
         self._rows: dict[int, tuple[bytes, bytes]] = {}
         self._gone: list[int] = []
         self._notes: dict[str, bytes | None] = {}
+        self._handed_out: list[HandedOut] = []
         self._answers: list[tuple[Waiter, Any]] = []
         self._orders: list[tuple[str, Order]] = []
         self._outgoing: list[Outgoing] = []
@@ -211,6 +215,9 @@ class Ledger:
 
     # effects
 
+    def hand_out(self, waiter: Waiter, deliveries: list[Delivery]) -> None:
+        self._handed_out.append((waiter, deliveries))
+
     def answer(self, waiter: Waiter, answer: object) -> None:
         self._answers.append((waiter, answer))
 
@@ -223,7 +230,14 @@ class Ledger:
 
     def is_somebody_told(self) -> bool:
         """True while this turn's effects are more than writes."""
-        return bool(self.woke or self._answers or self._orders or self._outgoing)
+        return bool(self.woke or self._handed_out or self._answers or self._orders or self._outgoing)
+
+    def take_early(self) -> list[HandedOut]:
+        """What this turn hands out and need not wait for its writes: nothing, while they reserve fences."""
+        if not self._handed_out or FENCE_NOTE in self._notes:
+            return []
+        early, self._handed_out = self._handed_out, []
+        return early
 
     def take_effects(self, *, with_writes: bool) -> Effects:
         self.tombs.write(is_read_back=with_writes)
@@ -233,6 +247,8 @@ class Ledger:
         if self.woke:
             self.woke = False
             effects.notify = self.counts[READY] > 0 and not self.paused
+        if self._handed_out:
+            effects.handed_out, self._handed_out = self._handed_out, []
         if self._answers:
             effects.answers, self._answers = self._answers, []
         if self._orders:

@@ -39,6 +39,12 @@ def is_parked(operation: Operation) -> bool:
     return bool(getattr(operation, "is_parked", False))
 
 
+def only_brings_jobs(operation: Operation) -> bool:
+    """An operation with a true attribute of this name is an enqueue: jobs may start before it is durable, since they
+    may whenever its answer is lost (docs/decisions/start-before-sync.md)."""
+    return bool(getattr(operation, "only_brings_jobs", False))
+
+
 def tell_failure(operation: Operation, error: IstosError) -> None:
     try:
         operation.failed(error)

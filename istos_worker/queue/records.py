@@ -298,13 +298,18 @@ class Outgoing:
     job: NewJob
 
 
+HandedOut = tuple[Waiter, list[Delivery]]
+"""Jobs, to a claim that waited for them."""
+
+
 @dataclass(slots=True)
 class Effects:
     """What one turn wants done. Only `writes` goes to the medium; the rest follows once it is durable."""
 
     writes: WriteBatch = field(default_factory=WriteBatch)
+    handed_out: list[HandedOut] = field(default_factory=list)
     answers: list[tuple[Waiter, Any]] = field(default_factory=list)
-    """A claim's waiter gets a list of deliveries, a result's waiter a JobResult."""
+    """A claim whose waiting is over gets an empty list, a result's waiter a JobResult."""
     orders: list[tuple[str, Order]] = field(default_factory=list)
     notify: bool = False
     """Work became ready that no waiting claim took."""

@@ -32,6 +32,7 @@ from istos_worker.queue.records import (
     Effects,
     Enqueued,
     Extended,
+    HandedOut,
     Instant,
     Job,
     JobRef,
@@ -342,6 +343,10 @@ class QueueState:
 
     def is_somebody_told(self) -> bool:
         return self._ledger.is_somebody_told()
+
+    def take_early(self) -> list[HandedOut]:
+        """Of what take_effects() would give, what need not wait until the writes are durable. Call tick() before."""
+        return self._ledger.take_early()
 
     def take_effects(self, *, with_writes: bool = True) -> Effects:
         """What this turn wants done; forgotten here. Call tick() before, so that nobody waits in vain.

@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 Reply = Mapping[str, Any]
 
 
+_BRINGING_JOBS = frozenset(("enqueue", "enqueue_many"))
+
+
 class Call:
     """One query on its way through a turn: an Operation for the store, and the waiter when it is parked."""
 
@@ -51,6 +54,10 @@ class Call:
         except Exception as unforeseen:
             log.exception("%s failed in an unforeseen way", self.verb)
             raise IstosError(f"the owner failed on {self.verb}; its log has the reason") from unforeseen
+
+    @property
+    def only_brings_jobs(self) -> bool:
+        return self.verb in _BRINGING_JOBS
 
     @property
     def is_parked(self) -> bool:

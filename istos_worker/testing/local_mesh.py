@@ -218,7 +218,7 @@ class LocalMesh:
     def _settle(self, prefix: str, state: QueueState) -> None:
         state.tick(self.clock())
         effects: Effects = state.take_effects()
-        for waiter, answer in effects.answers:
+        for waiter, answer in (*effects.handed_out, *effects.answers):
             waiter.deliver(answer)
         for worker, order in effects.orders:
             kind = "cancel" if isinstance(order, Cancel) else "lost"

@@ -105,7 +105,7 @@ class Bench:
         self.state.tick(self.now)
         effects = self.state.take_effects()
         self.medium.write(effects.writes)
-        for waiter, answer in effects.answers:
+        for waiter, answer in (*effects.handed_out, *effects.answers):
             waiter.deliver(answer)
         self.effects.append(effects)
         return effects

@@ -67,6 +67,10 @@ class News(Request):
     outlives_failure = True
 
 
+class Enqueue(Request):
+    only_brings_jobs = True
+
+
 class Settle(Request):
     """An outcome with a claim that waits: its worker is not answered before there are jobs."""
 
@@ -83,8 +87,8 @@ def settle(job_id: str, waiter: FakeWaiter) -> Settle:
     return Settle(apply)
 
 
-def enqueue(job_id: str | None = None, **fields: Any) -> Request:
-    return Request(lambda state, now: state.enqueue(NewJob(body=b"1", job_id=job_id, **fields), now))
+def enqueue(job_id: str | None = None, **fields: Any) -> Enqueue:
+    return Enqueue(lambda state, now: state.enqueue(NewJob(body=b"1", job_id=job_id, **fields), now))
 
 
 def claim(waiter: FakeWaiter, *, wait_s: float) -> Request:
@@ -266,6 +270,87 @@ async def test_a_failed_batch_is_told_to_everyone_in_it_and_leaves_no_trace() ->
         engine.submit(again)
         await finished(again)
         assert again.value == ("lost", False)
+
+
+@asynccontextmanager
+async def with_a_waiting_claim(medium: SlowMedium) -> AsyncIterator[tuple[Engine, FakeWaiter]]:
+    """An owner that has handed out jobs before, and a claim that waits for the next."""
+    async with running(medium) as engine:
+        medium.gate.release()
+        await claimed(engine, "earlier")
+        await medium.begun.get()
+        waiter = FakeWaiter()
+        engine.submit(waiting := claim(waiter, wait_s=60))
+        await finished(waiting)
+        yield engine, waiter
+
+
+async def test_a_new_job_starts_before_it_is_durable_but_is_not_answered() -> None:
+    medium = SlowMedium()
+    async with with_a_waiting_claim(medium) as (engine, waiter):
+        engine.submit(new := enqueue("new"))
+        await medium.begun.get()
+
+        assert [one.job_id for one in waiter.answers[0]] == ["new"]
+        assert not new.ended.is_set()
+        medium.gate.release()
+        await finished(new)
+        assert len(waiter.answers) == 1
+
+
+async def test_a_job_that_comes_of_another_ones_end_starts_when_that_is_durable() -> None:
+    medium = SlowMedium()
+    async with with_a_waiting_claim(medium) as (engine, waiter):
+        ended = Request(lambda state, now: state.nack(JobRef("earlier"), now))
+        engine.submit(ended)
+        engine.submit(enqueue("new"))
+        await medium.begun.get()
+
+        assert not waiter.answers
+        medium.gate.release()
+        await finished(ended)
+        assert len(waiter.answers) == 1
+
+
+async def test_the_first_of_a_block_of_fences_waits_until_the_block_is_reserved() -> None:
+    medium = SlowMedium()
+    async with running(medium) as engine:
+        waiter = FakeWaiter()
+        engine.submit(waiting := claim(waiter, wait_s=60))
+        await finished(waiting)
+        engine.submit(new := enqueue("new"))
+        batch = await medium.begun.get()
+
+        assert "fence" in batch.notes
+        assert not waiter.answers
+        medium.gate.release()
+        await finished(new)
+        assert len(waiter.answers) == 1
+
+
+async def test_a_job_that_started_and_could_not_be_written_is_no_job() -> None:
+    medium = SlowMedium()
+    async with with_a_waiting_claim(medium) as (engine, waiter):
+        medium.failures = 1
+        engine.submit(new := enqueue("new"))
+        await medium.begun.get()
+        ((early,),) = waiter.answers
+        for _ in range(10):  # the probe and what follows
+            medium.gate.release()
+        await finished(new)
+        assert isinstance(new.error, StorageUnavailableError)
+        await until(lambda: engine.down_reason is None)
+
+        late = Request(lambda state, now: state.ack(JobRef("new", 1, early.fence), now))
+        again = enqueue("new")
+        taken = Request(lambda state, now: state.claim(ClaimRequest(), now))
+        for request in (late, again, taken):
+            engine.submit(request)
+        await finished(late, again, taken)
+
+        assert not late.value.ok
+        assert not again.value.duplicate
+        assert taken.value[0].fence > early.fence
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -62,7 +62,7 @@ class Queue(RuleBasedStateMachine):
         self.state.loaded(self.now)
         self.parked: dict[FakeWaiter, tuple[ClaimRequest, float]] = {}
         self.seen: list[JobRef] = []
-        self.highest_fence = self.kept_fence = 0
+        self.highest_fence = self.kept_fence = self.told_fence = 0
         self.claim_seqs = {"a": 0, "b": 0, "c": 0}
         self.order = 0
 
@@ -74,6 +74,7 @@ class Queue(RuleBasedStateMachine):
 
     def turn(self) -> None:
         self.state.tick(self.now)
+        early = self.state.take_early()
         effects = self.state.take_effects()
         self.uncommitted.append(effects.writes)
         given_up = self.model.tick(self.mono, self.wall)
@@ -81,7 +82,10 @@ class Queue(RuleBasedStateMachine):
             request, due = self.parked[waiter]
             if due <= self.mono or request.worker in given_up:
                 self.expect_answer(waiter, effects.answers, [])
-        for served, answer in effects.answers:
+        self.told_fence = max(
+            [self.told_fence, *(delivery.fence for _, handed in early for delivery in handed)]
+        )
+        for served, answer in (*early, *effects.handed_out, *effects.answers):
             if isinstance(served, FakeWaiter) and served in self.parked:
                 request, _ = self.parked.pop(served)
                 assert answer, "a parked claim was answered with nothing before its time"
@@ -417,7 +421,7 @@ class Queue(RuleBasedStateMachine):
             self.commit()
         self.uncommitted = []
         self.parked = {}
-        self.highest_fence = self.kept_fence  # nobody was told of the others
+        self.highest_fence = max(self.kept_fence, self.told_fence)  # nobody was told of the others
         self.mono += down
         self.wall += down
         self.model = copy.deepcopy(self.kept)

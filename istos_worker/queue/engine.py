@@ -17,13 +17,8 @@ from collections.abc import Callable, Sequence
 
 from istos_worker.errors import IstosError, StorageUnavailableError
 from istos_worker.queue.collector import SparedCollector
-from istos_worker.queue.operation import (
-    Operation,
-    is_parked,
-    only_brings_jobs,
-    outlives_failure,
-    tell_failure,
-)
+from istos_worker.queue.early import EarlyStarts
+from istos_worker.queue.operation import Operation, is_parked, outlives_failure, tell_failure
 from istos_worker.queue.outage import MediumOutage
 from istos_worker.queue.records import Effects, HandedOut, Instant, QueueSettings
 from istos_worker.queue.state import QueueState
@@ -72,6 +67,7 @@ class Engine:
         self._is_closed = False
         self._outage = MediumOutage(name)
         self._collector = SparedCollector()
+        self._early = EarlyStarts()
 
     @property
     def state(self) -> QueueState:
@@ -171,14 +167,12 @@ class Engine:
             self._set_timer()
             return
         self._held = []
-        if applied and all(map(only_brings_jobs, applied)):
-            self._hand_out(self._state.take_early())
+        self._hand_out(self._early.take(self._state, applied))
         try:
             effects = self._state.take_effects(with_writes=not self._skips_commits)
             is_written = not effects.writes or self._commit_now(effects.writes)
-        except (
-            Exception
-        ) as failure:  # of the medium; or a bug of ours, and what the state holds cannot be written
+        except Exception as failure:
+            # Of the medium; or a bug of ours, and what the state holds cannot be written.
             self._busy = asyncio.ensure_future(self._start_over(self._medium, applied, failure))
             return
         if not is_written:
@@ -259,11 +253,15 @@ class Engine:
         for operation in applied:
             if not is_parked(operation):
                 self._carefully(operation.done)
-        if self.on_effects is not None and (effects.notify or effects.orders or effects.outgoing):
-            try:
-                self.on_effects(effects)
-            except Exception:
-                log.exception("queue %s: effects could not be carried out", self.name)
+        self._carry_out(effects)
+
+    def _carry_out(self, effects: Effects) -> None:
+        if self.on_effects is None or not (effects.notify or effects.orders or effects.outgoing):
+            return
+        try:
+            self.on_effects(effects)
+        except Exception:
+            log.exception("queue %s: effects could not be carried out", self.name)
 
     def _hand_out(self, handed_out: Sequence[HandedOut]) -> None:
         for waiter, deliveries in handed_out:
@@ -278,10 +276,8 @@ class Engine:
     # time
 
     def _set_timer(self) -> None:
-        if self._loop is None:
-            return
         due = self._state.due_at
-        if due == math.inf and not self._held:
+        if self._loop is None or (due == math.inf and not self._held):
             return
         at = self._loop.time() + max(0.0, due - self._clock().mono)
         if self._held:
@@ -307,6 +303,7 @@ class Engine:
         for operation in applied:
             tell_failure(operation, failure)
         self._give_up(failure)
+        self._carry_out(self._early.take_back())
         alive = self._state.alive_workers()
         while True:
             await asyncio.sleep(self._outage.next_pause_s())

@@ -17,6 +17,7 @@ from istos_worker.queue.records import (
     Effects,
     Instant,
     JobRef,
+    Lost,
     NewJob,
     Outgoing,
     Parked,
@@ -91,8 +92,8 @@ def enqueue(job_id: str | None = None, **fields: Any) -> Enqueue:
     return Enqueue(lambda state, now: state.enqueue(NewJob(body=b"1", job_id=job_id, **fields), now))
 
 
-def claim(waiter: FakeWaiter, *, wait_s: float) -> Request:
-    request = ClaimRequest(waiter=waiter, wait_s=wait_s)
+def claim(waiter: FakeWaiter, *, wait_s: float, worker: str | None = None) -> Request:
+    request = ClaimRequest(waiter=waiter, wait_s=wait_s, worker=worker)
     return Request(lambda state, now: state.claim(request, now))
 
 
@@ -280,7 +281,7 @@ async def with_a_waiting_claim(medium: SlowMedium) -> AsyncIterator[tuple[Engine
         await claimed(engine, "earlier")
         await medium.begun.get()
         waiter = FakeWaiter()
-        engine.submit(waiting := claim(waiter, wait_s=60))
+        engine.submit(waiting := claim(waiter, wait_s=60, worker="w"))
         await finished(waiting)
         yield engine, waiter
 
@@ -331,6 +332,8 @@ async def test_the_first_of_a_block_of_fences_waits_until_the_block_is_reserved(
 async def test_a_job_that_started_and_could_not_be_written_is_no_job() -> None:
     medium = SlowMedium()
     async with with_a_waiting_claim(medium) as (engine, waiter):
+        orders = []
+        engine.on_effects = lambda effects: orders.extend(effects.orders)
         medium.failures = 1
         engine.submit(new := enqueue("new"))
         await medium.begun.get()
@@ -339,6 +342,7 @@ async def test_a_job_that_started_and_could_not_be_written_is_no_job() -> None:
             medium.gate.release()
         await finished(new)
         assert isinstance(new.error, StorageUnavailableError)
+        assert orders == [("w", Lost("new", early.fence))]
         await until(lambda: engine.down_reason is None)
 
         late = Request(lambda state, now: state.ack(JobRef("new", 1, early.fence), now))

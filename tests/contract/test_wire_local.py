@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -23,11 +24,19 @@ from istos_worker.errors import IstosError, UnauthorizedError
 from istos_worker.wire import local_client, local_connection
 from istos_worker.wire.asking import Incoming
 from istos_worker.wire.auth import TokenAuthorizer
+from istos_worker.wire.local_blocking import BlockingConnection
 from istos_worker.wire.local_client import LocalConnections
 from istos_worker.wire.local_connection import LocalConnection
-from istos_worker.wire.local_frames import GREETING, FrameDecoder, FrameError, decode_answer, encode_question
+from istos_worker.wire.local_frames import (
+    GREETING,
+    FrameDecoder,
+    FrameError,
+    decode_answer,
+    encode_answer,
+    encode_question,
+)
 from istos_worker.wire.local_server import LocalServer
-from istos_worker.wire.local_socket import SWITCH, connected_to
+from istos_worker.wire.local_socket import SWITCH, bound_to, connected_to
 from istos_worker.wire.session import Session
 from tests.fixtures.live import Live, Raw, live_node, until
 
@@ -481,6 +490,23 @@ async def test_silence_is_a_timeout_and_a_late_answer_is_nobodys() -> None:
 
         assert await there.ask("stats") == b"{}"
         assert await there.ask_and_wait("stats") == b"{}"
+
+
+@pytest.mark.parametrize("sent", [b"", encode_answer(0, b"{}")[:-1]], ids=["nothing", "a part"])
+def test_a_thread_waits_for_an_answer_as_long_as_it_is_to(sent: bytes) -> None:
+    name = secrets.token_hex(16)
+    with bound_to(name) as listening:
+        listening.setblocking(True)
+        listening.listen()
+        with ThreadPoolExecutor(1) as threads:
+            accepting = threads.submit(listening.accept)
+            greeting = threads.submit(lambda: accepting.result()[0].sendall(GREETING + sent))
+            asking = BlockingConnection(name, LONG_S)
+            greeting.result()
+            with accepting.result()[0], pytest.raises(TimeoutError):
+                asking.ask("jobs/a/stats", "", None, None, 0.02)
+
+    assert not asking.is_open
 
 
 async def test_an_answer_in_time_leaves_nothing_to_time_out() -> None:

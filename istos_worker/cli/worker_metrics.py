@@ -13,7 +13,7 @@ _HELP = {
     "succeeded": "Attempts that succeeded.",
     "failed": "Attempts that failed.",
     "released": "Jobs handed back uncharged.",
-    "stale": "Outcomes the owner refused, since the job had gone to another holder.",
+    "stale": "Outcomes the owner refused, since this worker no longer held the job.",
 }
 
 

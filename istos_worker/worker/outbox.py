@@ -67,7 +67,7 @@ class Outbox:
                 continue
             if reply.get("stale"):
                 self._statistics.stale += 1
-                log.warning("job %s: the owner had given it to another holder", delivery.label)
+                log.warning("job %s: its outcome is too late, the owner had taken it back", delivery.label)
             elif "error" in reply:
                 self._refused(delivery, outcome, str(reply["error"]), str(reply.get("message", "")))
 

@@ -21,7 +21,7 @@ class Statistics:
     released: int = 0
     """Jobs handed back uncharged."""
     stale: int = 0
-    """Outcomes the owner refused, since the job had gone to another holder."""
+    """Outcomes the owner refused, since this worker no longer held the job."""
     connected: bool = False
     """The last exchange with an owner worked. False while claims fail."""
     owner: str | None = None

@@ -233,8 +233,9 @@ class Ledger:
         return bool(self.woke or self._handed_out or self._answers or self._orders or self._outgoing)
 
     def take_early(self) -> list[HandedOut]:
-        """What this turn hands out and need not wait for its writes: nothing, while they reserve fences."""
-        if not self._handed_out or FENCE_NOTE in self._notes:
+        """What this turn hands out and need not wait for its writes. Where they reserve fences it must; and where they
+        note that a schedule has fired, or a crash would have its job run twice."""
+        if not self._handed_out or self._notes:
             return []
         early, self._handed_out = self._handed_out, []
         return early

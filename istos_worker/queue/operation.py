@@ -40,8 +40,8 @@ def is_parked(operation: Operation) -> bool:
 
 
 def only_brings_jobs(operation: Operation) -> bool:
-    """An operation with a true attribute of this name is an enqueue: jobs may start before it is durable, since they
-    may whenever its answer is lost (docs/decisions/start-before-sync.md)."""
+    """An operation with a true attribute of this name is an enqueue: its jobs may start before they are durable
+    (docs/decisions/start-before-sync.md)."""
     return bool(getattr(operation, "only_brings_jobs", False))
 
 

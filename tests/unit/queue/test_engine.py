@@ -313,6 +313,18 @@ async def test_a_job_that_comes_of_another_ones_end_starts_when_that_is_durable(
         assert len(waiter.answers) == 1
 
 
+async def test_the_job_of_a_schedule_starts_when_it_is_durable_that_it_has_fired() -> None:
+    medium = SlowMedium()
+    async with with_a_waiting_claim(medium) as (engine, waiter):
+        engine.submit(tick := enqueue(schedule="nightly", tick="2026-03-08T07:00:00.000Z"))
+        await medium.begun.get()
+
+        assert not waiter.answers
+        medium.gate.release()
+        await finished(tick)
+        assert len(waiter.answers) == 1
+
+
 async def test_the_first_of_a_block_of_fences_waits_until_the_block_is_reserved() -> None:
     medium = SlowMedium()
     async with running(medium) as engine:

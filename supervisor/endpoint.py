@@ -7,9 +7,8 @@ import contextlib
 import logging
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
-from supervisor.picture import Picture
 from supervisor.status import Status
 
 log = logging.getLogger(__name__)
@@ -27,10 +26,18 @@ _PHRASES = {
 _PHRASES[503] = "Service Unavailable"
 
 
+class Pictures(Protocol):
+    """Of a whole fleet, or of one process that is one."""
+
+    def glance(self) -> Status: ...
+
+    def take(self) -> Status: ...
+
+
 class Endpoint:
     """One request a connection. Raises OSError on entry if the port is taken."""
 
-    def __init__(self, host: str, port: int, *, picture: Picture, metrics: Callable[[Status], str]) -> None:
+    def __init__(self, host: str, port: int, *, picture: Pictures, metrics: Callable[[Status], str]) -> None:
         self._host = host
         self._port = port
         self._picture = picture

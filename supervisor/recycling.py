@@ -74,7 +74,7 @@ class Recycler:
         if worker.pid is None:
             return None
         with contextlib.suppress(OSError):
-            return _private_bytes(worker.pid)
+            return private_bytes(worker.pid)
         return None
 
     def _check_baseline(self, size: int, limit: int) -> None:
@@ -91,7 +91,7 @@ class Recycler:
                 )
 
 
-def _private_bytes(pid: int) -> int:
+def private_bytes(pid: int) -> int:
     """Raises OSError if the process is gone or may not be looked at."""
     try:
         data = Path(f"/proc/{pid}/smaps_rollup").read_bytes()

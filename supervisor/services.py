@@ -67,10 +67,10 @@ class Services:
         try:
             await self._stack.enter_async_context(service)
         except OSError as error:
-            raise Refused(f"{what}: {_reason(error)}") from error
+            raise Refused(f"{what}: {reason_of(error)}") from error
 
 
-def _reason(error: OSError) -> str:
+def reason_of(error: OSError) -> str:
     """asyncio wraps the system's words in its own, with the address once more."""
     if isinstance(error, socket.gaierror) or error.errno is None or error.filename is not None:
         return error.strerror or str(error)

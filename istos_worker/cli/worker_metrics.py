@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from istos_worker.observability.exposition import Metric
+from istos_worker.observability.exposition import Metric, render
 from istos_worker.observability.figures import COUNTERS, Figures, added
 from supervisor.status import Status
 
@@ -15,6 +15,11 @@ _HELP = {
     "released": "Jobs handed back uncharged.",
     "stale": "Outcomes the owner refused, since this worker no longer held the job.",
 }
+
+
+def solo_page(status: Status, figures: Figures, lines_lost: int) -> str:
+    """Of a process that is a fleet of its own."""
+    return render([*fleet_metrics(status, lines_lost), *queue_metrics([figures], {})])
 
 
 def fleet_metrics(status: Status, lines_lost: int) -> list[Metric]:

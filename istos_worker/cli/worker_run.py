@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,6 +20,9 @@ from istos_worker.cli.worker_values import concurrency_of
 from istos_worker.errors import BadRequestError
 from istos_worker.fleet.plan import VARIABLE, Deadlines, LogSettings, Plan
 from istos_worker.wire.keys import queue_prefix
+
+if TYPE_CHECKING:
+    from istos_worker.fleet.solo_probes import Probes
 
 HandOver = Callable[[Fleet | None], None]
 HONCHO_OWNER_STOP_S = 0.8
@@ -44,8 +48,6 @@ def _refuse_nonsense(options: Options) -> None:
         raise click.UsageError("--max-jobs-jitter needs --max-jobs")
     if options.reload and importlib.util.find_spec("watchfiles") is None:
         raise click.UsageError("--reload needs watchfiles: pip install 'istos-worker[reload]'")
-    if options.metrics is not None and options.solo:
-        raise click.UsageError("--metrics is served by the supervisor, and --solo has none")
 
 
 def plan_of(options: Options, env: Mapping[str, str]) -> Plan:
@@ -93,6 +95,16 @@ def _run_check(options: Options) -> int:
     ).returncode
 
 
+def _probes(options: Options) -> Probes | None:
+    if options.metrics is None:
+        return None
+    from istos_worker.cli.worker_metrics import solo_page
+    from istos_worker.fleet.solo_probes import Probes
+
+    host, port = options.metrics
+    return Probes(host=host, port=port, page=solo_page)
+
+
 def _run_solo(options: Options) -> int:
     from istos_worker.fleet.solo import run_solo
     from supervisor.early import release_signals
@@ -106,7 +118,7 @@ def _run_solo(options: Options) -> int:
     release_signals()
     try:
         with contextlib.nullcontext() if options.pidfile is None else Pidfile(options.pidfile):
-            return run_solo(plan)
+            return run_solo(plan, _probes(options))
     except OSError as refused:
         named = f"--pidfile {options.pidfile}: " if refused.filename == str(options.pidfile) else ""
         raise click.ClickException(f"{named}{refused.strerror}" if named else str(refused)) from refused

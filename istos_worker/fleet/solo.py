@@ -17,6 +17,7 @@ from istos_worker.fleet.burst import until_empty
 from istos_worker.fleet.consumers import Consumers
 from istos_worker.fleet.owner import owning
 from istos_worker.fleet.plan import Plan
+from istos_worker.fleet.solo_probes import Probes, SoloPicture
 from istos_worker.fleet.target import LoadRefused
 from istos_worker.observability.logs import Logs
 from istos_worker.wire.session import Session
@@ -30,17 +31,19 @@ log = logging.getLogger(__name__)
 SAME_SIGNAL_S = 1.0
 
 
-def run_solo(plan: Plan) -> int:
+def run_solo(plan: Plan, probes: Probes | None = None) -> int:
     """Runs until stopped; the exit code."""
     os.environ.update(ISTOS_WORKER_INDEX="0", ISTOS_WORKER_COUNT="1", ISTOS_WORKER_GENERATION="1")
     set_title("istos-worker", "solo")
     if "PYTHONBREAKPOINT" not in os.environ:
         sys.breakpointhook = _debug
     application = Application(plan)
-    with Logs(filters=[JobLogFilter()], **plan.log.named()).kept("solo"):
+    with Logs(filters=[JobLogFilter()], **plan.log.named()).kept("solo") as writer:
         try:
             application.load()
-            return asyncio.run(_main(application))
+            stops = Stops()
+            picture = SoloPicture(is_stopping=stops.first.is_set, lines_lost=lambda: writer.lost)
+            return asyncio.run(_main(application, stops, picture, probes))
         except LoadRefused as refused:
             log.error("%s", refused)
             return ExitCode.NO_IMPORT
@@ -56,26 +59,28 @@ def _debug(*_: object, **__: object) -> None:
     pdb.Pdb(nosigint=True).set_trace(sys._getframe(1))
 
 
-async def _main(application: Application) -> int:
-    stops = Stops()
+async def _main(application: Application, stops: Stops, picture: SoloPicture, probes: Probes | None) -> int:
     stops.install(asyncio.get_running_loop())
     async with contextlib.AsyncExitStack() as stack:
+        if probes is not None:
+            await stack.enter_async_context(probes.served(picture))
         if application.plan.data is not None:
             session = await stack.enter_async_context(owning(application))
         else:
             session = await Session.open(application.worker_network())
             stack.push_async_callback(session.aclose)
-        await _work(application, session, stops)
+        await _work(application, session, stops, picture)
     return 0
 
 
-async def _work(application: Application, session: Session, stops: Stops) -> None:
+async def _work(application: Application, session: Session, stops: Stops, picture: SoloPicture) -> None:
     plan = application.plan
     async with application.attached(session):
         consumers = Consumers(
             application.consumed(new_worker_id()), session, on_change=lambda: None, retire=_cannot_retire
         )
         await consumers.start()
+        picture.consumers = consumers
         log.info("one process, slots: %d; Ctrl-C stops", consumers.totals().slots)
         ending: list[asyncio.Task[Any]] = [asyncio.create_task(stops.first.wait())]
         if plan.burst:

@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -259,19 +260,25 @@ def test_a_dead_endpoint_is_named_before_zenoh_gives_up(fleet: Fleets) -> None:
     assert program.stop() == 0
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+def page_of(port: int, path: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as answer:
+        return str(answer.read().decode())
+
+
 def test_metrics_and_probes(fleet: Fleets) -> None:
     fleet.write("app", APP)
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
+    port = free_port()
+    get = partial(page_of, port)
     program = fleet.start(
         "app", "--embedded", "--data", ":memory:", "--procs", "2", "--metrics", f"127.0.0.1:{port}"
     )
     program.until_serving(2)
     run_jobs(fleet, 30)
-
-    def get(path: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as answer:
-            return str(answer.read().decode())
 
     program.until(lambda: 'istos_worker_jobs_succeeded_total{queue="jobs/a"} 30' in get("/metrics"), "metric")
     shown = get("/metrics")
@@ -281,6 +288,33 @@ def test_metrics_and_probes(fleet: Fleets) -> None:
     assert get("/readyz")
     program.ready_workers()
     assert program.stop() == 0
+
+
+def test_solo_serves_metrics_and_probes_too(fleet: Fleets) -> None:
+    fleet.write("app", APP.replace('os.environ["ISTOS_WORKER_INDEX"]', "os.getpid()"))
+    port = free_port()
+    get = partial(page_of, port)
+    program = fleet.start("app", "--solo", "--data", ":memory:", "--metrics", f"127.0.0.1:{port}")
+    run_jobs(fleet, 10)
+
+    program.until(lambda: 'istos_worker_jobs_succeeded_total{queue="jobs/a"} 10' in get("/metrics"), "metric")
+    shown = get("/metrics")
+    assert 'istos_worker_processes{stage="ready"} 1' in shown
+    assert 'istos_worker_memory_bytes{slot="0"} ' in shown
+    assert "istos_worker_fleet_jobs_total 10" in shown
+    assert get("/livez")
+    assert get("/readyz")
+    program.send(signal.SIGINT)
+    assert program.wait() == 0, program.log
+
+
+def test_solo_says_which_port_it_cannot_have(fleet: Fleets) -> None:
+    fleet.write("app", APP)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        where = f"127.0.0.1:{other.getsockname()[1]}"
+        program = fleet.start("app", "--solo", "--data", ":memory:", "--metrics", where)
+        assert program.wait() == 1
+    assert f"--metrics {where}: Address already in use" in program.log
 
 
 def test_json_logs_parse_and_carry_the_job(fleet: Fleets) -> None:

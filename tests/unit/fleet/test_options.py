@@ -95,7 +95,6 @@ def test_a_number_for_one_queue_beats_the_decorator_which_beats_the_general_numb
         ["--queue", "a b"],
         ["--connect", "nonsense"],
         ["--zenoh-config", "missing.json"],
-        ["--solo", "--metrics", "127.0.0.1:0"],
         ["--unknown"],
         [],
     ],

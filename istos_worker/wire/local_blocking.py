@@ -24,8 +24,9 @@ from istos_worker.wire.local_socket import connected_to
 log = logging.getLogger(__name__)
 
 _RECEIVED_BYTES = 1 << 16
-_TIMEVAL = struct.Struct("ll")
-_SHORTEST_S = 0.001
+_LOOKS_UP = struct.pack("ll", 0, 50_000)
+"""How long a call stays in the kernel before it looks at its deadline, as a timeval (socket(7), SO_RCVTIMEO). So a trip
+is two calls to the system; with a timeout of Python's it is six. A call that a signal interrupts begins anew."""
 
 
 class BlockingConnection:
@@ -36,7 +37,8 @@ class BlockingConnection:
         self._name = name
         self._socket = connected_to(name)
         self._socket.setblocking(True)
-        self._allowed_s = 0.0
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            self._socket.setsockopt(socket.SOL_SOCKET, option, _LOOKS_UP)
         self._decoder = FrameDecoder(MAX_ANSWER_BYTES)
         try:
             self._wait_for_greeting(min(within_s, GREETING_S))
@@ -45,24 +47,22 @@ class BlockingConnection:
             raise
 
     def _wait_for_greeting(self, within_s: float) -> None:
-        self._allow(within_s)
-        said = b""
-        while len(said) < len(GREETING) and (piece := self._received(len(GREETING) - len(said))):
+        until, said = time.monotonic() + within_s, b""
+        while len(said) < len(GREETING) and (piece := self._received(len(GREETING) - len(said), until)):
             said += piece
         if said != GREETING:
             raise FrameError(f"it does not greet as an owner of this version does: {said!r}")
 
     def ask(
-        self, key: str, params: str, payload: bytes | None, attachment: bytes | None, timeout_s: float
+        self, key: str, params: str, payload: bytes | None, attachment: bytes | None, until: float
     ) -> bytes | None:
-        """As Session.ask_and_wait."""
+        """As Session.ask_and_wait. `until`: on time.monotonic()."""
         answer: Answer | None = None
         try:
-            self._allow(timeout_s)
-            self._socket.sendall(encode_question(0, key, params, payload, attachment))
-            answer = self._answer(time.monotonic() + timeout_s)
-        except (TimeoutError, BlockingIOError):
-            raise TimeoutError from None
+            self._send(encode_question(0, key, params, payload, attachment), until)
+            answer = self._answer(until)
+        except TimeoutError:
+            raise
         except (OSError, FrameError) as broken:
             log.debug("local socket %s is left: %s", self._name, broken)
         finally:
@@ -71,27 +71,25 @@ class BlockingConnection:
         return None if answer is None else answer.reply
 
     def _answer(self, until: float) -> Answer | None:
-        while piece := self._received(_RECEIVED_BYTES):
+        while piece := self._received(_RECEIVED_BYTES, until):
             if frames := self._decoder.feed(piece):
                 return decode_answer(frames[0])
-            self._allow(until - time.monotonic())
         return None
 
-    def _received(self, most: int) -> bytes:
-        try:
-            return self._socket.recv(most)
-        except BlockingIOError:
-            raise TimeoutError from None
+    def _send(self, question: bytes, until: float) -> None:
+        sent = 0
+        while sent < len(question):
+            try:
+                sent += self._socket.send(memoryview(question)[sent:] if sent else question)
+            except BlockingIOError:
+                _look_up(until)
 
-    def _allow(self, seconds: float) -> None:
-        """How long one call may take from now on. By the kernel's timeouts: with Python's each call is three."""
-        if seconds == self._allowed_s:
-            return
-        self._allowed_s = seconds
-        whole_s, part_s = divmod(max(seconds, _SHORTEST_S), 1)
-        allowed = _TIMEVAL.pack(int(whole_s), int(part_s * 1e6))
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, allowed)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, allowed)
+    def _received(self, most: int, until: float) -> bytes:
+        while True:
+            try:
+                return self._socket.recv(most)
+            except BlockingIOError:
+                _look_up(until)
 
     def interrupt(self) -> None:
         """From another thread: whoever waits here gets None."""
@@ -104,3 +102,8 @@ class BlockingConnection:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def _look_up(until: float) -> None:
+    if time.monotonic() >= until:
+        raise TimeoutError

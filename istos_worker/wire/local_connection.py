@@ -103,14 +103,14 @@ class LocalConnection(asyncio.Protocol):
         self, key: str, params: str, payload: bytes | None, attachment: bytes | None, timeout_s: float
     ) -> bytes | None:
         """As Session.ask_and_wait. Each thread takes an idle connection, or makes one, and leaves it for the next."""
-        prefix = prefix_of(key)
+        prefix, until = prefix_of(key), time.monotonic() + timeout_s
         connection = self._taken(timeout_s)
         if connection is None:
             return None
         reply: bytes | None = None
         self._waiting[connection] = prefix
         try:
-            reply = connection.ask(key, params, payload, attachment, timeout_s)
+            reply = connection.ask(key, params, payload, attachment, until)
         finally:
             self._put_back(connection)
             if reply is None:

@@ -10,6 +10,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -504,7 +505,7 @@ def test_a_thread_waits_for_an_answer_as_long_as_it_is_to(sent: bytes) -> None:
             asking = BlockingConnection(name, LONG_S)
             greeting.result()
             with accepting.result()[0], pytest.raises(TimeoutError):
-                asking.ask("jobs/a/stats", "", None, None, 0.02)
+                asking.ask("jobs/a/stats", "", None, None, time.monotonic() + 0.02)
 
     assert not asking.is_open
 

@@ -201,7 +201,7 @@ class SettlePump:
             if claims:
                 self._numbers.unanswered = False
             self._most = _MAX_BATCH
-            self._outbox.confirmed(batch, reply.get("outcomes") or [{"ok": True}] * len(batch))
+            self._outbox.confirmed(batch, _answers(reply, len(batch)))
             self._accept(reply.get("jobs") or ())
         except (BadRequestError, PayloadTooLargeError) as refused:
             self._isolate(batch, refused)
@@ -284,6 +284,10 @@ class SettlePump:
     def _accept(self, jobs: Any) -> None:
         if not jobs:
             return
+        if type(jobs) is not list:
+            raise OwnerLost(
+                f"the owner of {self._settings.prefix!r} sent something else than jobs: {jobs!r:.200}"
+            )
         now = time.monotonic()
         prefix = self._settings.prefix
         deliveries = [Delivery(prefix, job, now) for job in jobs if _is_job(job)]
@@ -318,8 +322,16 @@ class SettlePump:
             self._slots.cancelled(str(job_id), None)
 
 
+def _answers(reply: dict[str, Any], count: int) -> list[dict[str, Any]]:
+    """To so many outcomes. Raises OwnerLost for what is none: the outcomes are then told again."""
+    answers = reply.get("outcomes") or [{"ok": True}] * count
+    if type(answers) is list and len(answers) == count and all(type(one) is dict for one in answers):
+        return answers
+    raise OwnerLost(f"the owner answered {count} outcomes with something else: {answers!r:.200}")
+
+
 def _is_job(job: Any) -> bool:
-    if isinstance(job, dict) and isinstance(job.get("job_id"), str):
+    if type(job) is dict and type(job.get("job_id")) is str and type(job.get("crashes", 0)) is int:
         return True
     log.error("the owner sent something that is no job: %.200r", job)
     return False

@@ -179,6 +179,51 @@ async def test_a_worker_without_an_owner_is_not_connected_and_stops_at_once() ->
             await worker.drain()
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'{"outcomes": 5}',
+        b'{"outcomes": [5]}',
+        b'{"outcomes": [{"ok": true}, {"ok": true}]}',
+        b'{"outcomes": [{"ok": true}], "jobs": 5}',
+        b'{"outcomes": [{"ok": true}], "jobs": {"a": 1}}',
+    ],
+)
+async def test_an_answer_that_makes_no_sense_is_an_outage_and_loses_no_outcome(
+    answer: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    house = House()
+    mesh = Unreliable(house)
+    mesh.answer["settle"] = answer
+    job = house.enqueue()
+
+    async with house.working(nothing, session=mesh):
+        await house.until(lambda: "something else" in caplog.text)
+        del mesh.answer["settle"]
+        next_job = house.enqueue()
+        await house.ended(next_job)
+
+    assert "Traceback" not in caplog.text
+    if b'"jobs"' not in answer:
+        assert house.state_of(job) == "done"
+
+
+@pytest.mark.parametrize(
+    "jobs", [b"[5]", b'["x", null, {}]', b'[{"job_id": 5}]', b'[{"job_id": "a", "crashes": "many"}]']
+)
+async def test_what_is_no_job_is_named_and_left(jobs: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    house = House()
+    mesh = Unreliable(house)
+    mesh.answer["claim"] = b'{"jobs": %s}' % jobs
+
+    async with house.working(nothing, session=mesh):
+        await house.until(lambda: "something that is no job" in caplog.text)
+        del mesh.answer["claim"]
+        await house.ended(house.enqueue())
+
+    assert "Traceback" not in caplog.text
+
+
 async def test_a_refused_token_is_named_in_the_log_and_not_hammered(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -223,7 +223,7 @@ class Engine:
         try:
             await medium.commit(effects.writes)
         except Exception as failure:
-            await self._recover(medium, applied, _as_unavailable(self.name, failure))
+            await self._recover(medium, applied, self._outage.in_words(failure))
         else:
             self._outage.over()
             self._answer(applied, effects)
@@ -232,7 +232,7 @@ class Engine:
     async def _start_over(
         self, medium: QueueMedium, applied: Sequence[Operation], failure: Exception
     ) -> None:
-        await self._recover(medium, applied, _as_unavailable(self.name, failure))
+        await self._recover(medium, applied, self._outage.in_words(failure))
         self._go_on()
 
     def _go_on(self) -> None:
@@ -313,7 +313,7 @@ class Engine:
                 state = await self._read(medium)
                 break
             except Exception as still:
-                self._medium_fails(_as_unavailable(self.name, still))
+                self._medium_fails(self._outage.in_words(still))
         for worker in alive:
             state.worker_up(worker, self._clock())
         self._state = state
@@ -345,10 +345,3 @@ class Engine:
 
 def _not_now(_batch: WriteBatch) -> bool:
     return False
-
-
-def _as_unavailable(name: str, failure: Exception) -> StorageUnavailableError:
-    if isinstance(failure, StorageUnavailableError):
-        return failure
-    log.error("queue %s: the medium failed in an unforeseen way", name, exc_info=failure)
-    return StorageUnavailableError(f"queue {name}: the medium failed: {failure!r}")

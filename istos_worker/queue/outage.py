@@ -30,6 +30,13 @@ class MediumOutage:
         self._pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
         return pause_s
 
+    def in_words(self, failure: Exception) -> StorageUnavailableError:
+        """The failure itself, where it is one that a medium may raise."""
+        if isinstance(failure, StorageUnavailableError):
+            return failure
+        log.error("queue %s: the medium failed in an unforeseen way", self._queue, exc_info=failure)
+        return StorageUnavailableError(f"queue {self._queue}: the medium failed: {failure!r}")
+
     def note(self, failure: StorageUnavailableError) -> None:
         now = time.monotonic()
         if self._logged is None or self._logged[0] != str(failure) or now > self._logged[1] + REPEAT_LOG_S:

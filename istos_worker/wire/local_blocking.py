@@ -36,11 +36,11 @@ class BlockingConnection:
         """Raises OSError, TimeoutError among them, or FrameError when there is no such owner to be had."""
         self._name = name
         self._socket = connected_to(name)
-        self._socket.setblocking(True)
-        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
-            self._socket.setsockopt(socket.SOL_SOCKET, option, _LOOKS_UP)
         self._decoder = FrameDecoder(MAX_ANSWER_BYTES)
         try:
+            self._socket.setblocking(True)
+            for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+                self._socket.setsockopt(socket.SOL_SOCKET, option, _LOOKS_UP)
             self._wait_for_greeting(min(within_s, GREETING_S))
         except BaseException:
             self.close()

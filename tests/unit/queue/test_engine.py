@@ -299,29 +299,25 @@ async def test_a_new_job_starts_before_it_is_durable_but_is_not_answered() -> No
         assert len(waiter.answers) == 1
 
 
-async def test_a_job_that_comes_of_another_ones_end_starts_when_that_is_durable() -> None:
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        lambda: Request(lambda state, now: state.nack(JobRef("earlier"), now)),
+        lambda: enqueue(schedule="nightly", tick="2026-03-08T07:00:00.000Z"),
+    ],
+    ids=["another job's end", "a schedule"],
+)
+async def test_a_job_that_comes_of_something_starts_when_that_is_durable(
+    request_of: Callable[[], Request],
+) -> None:
     medium = SlowMedium()
     async with with_a_waiting_claim(medium) as (engine, waiter):
-        ended = Request(lambda state, now: state.nack(JobRef("earlier"), now))
-        engine.submit(ended)
-        engine.submit(enqueue("new"))
+        engine.submit(asked := request_of())
         await medium.begun.get()
 
         assert not waiter.answers
         medium.gate.release()
-        await finished(ended)
-        assert len(waiter.answers) == 1
-
-
-async def test_the_job_of_a_schedule_starts_when_it_is_durable_that_it_has_fired() -> None:
-    medium = SlowMedium()
-    async with with_a_waiting_claim(medium) as (engine, waiter):
-        engine.submit(tick := enqueue(schedule="nightly", tick="2026-03-08T07:00:00.000Z"))
-        await medium.begun.get()
-
-        assert not waiter.answers
-        medium.gate.release()
-        await finished(tick)
+        await finished(asked)
         assert len(waiter.answers) == 1
 
 

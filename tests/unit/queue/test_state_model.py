@@ -74,7 +74,8 @@ class Queue(RuleBasedStateMachine):
 
     def turn(self) -> None:
         self.state.tick(self.now)
-        early = self.state.take_early()
+        # A turn is applied when the one before it is durable, fences it reserved among it.
+        early = [] if any(self.uncommitted) else self.state.take_early()
         effects = self.state.take_effects()
         self.uncommitted.append(effects.writes)
         given_up = self.model.tick(self.mono, self.wall)
